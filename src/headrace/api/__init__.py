@@ -1,0 +1,1 @@
+"""The HTTP side: routes that parse, ask one object and render. Does no model work."""

@@ -1,0 +1,1 @@
+"""OpenAI's API: schema, routes and how chunks become its JSON."""

@@ -1,0 +1,1 @@
+"""Continuous batching of sequences over paged KV. Knows nothing of HTTP or processes."""

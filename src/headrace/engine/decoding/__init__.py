@@ -1,0 +1,1 @@
+"""How a step turns predictions into tokens."""

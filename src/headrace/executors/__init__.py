@@ -1,0 +1,1 @@
+"""Whatever computes a batch: plain data in, predictions out."""

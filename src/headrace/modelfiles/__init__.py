@@ -1,0 +1,1 @@
+"""Model files: where they come from and what is in them. Knows nothing of running a model."""

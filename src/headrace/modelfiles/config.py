@@ -1,0 +1,48 @@
+"""A decoder's shape as one flat description, whatever file it was read from.
+
+The five architectures we serve (Llama, Mistral, Qwen2, Qwen3, Gemma 3) differ only in these fields;
+nothing above this floor asks for an architecture by name.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """A rotary embedding: the angle of pair i at position p is `p * inverse_frequencies[i]`.
+
+    Every scaling variant (linear, llama3, yarn, ...) is already worked into the frequencies and
+    `attention_factor`, which multiplies cos and sin.
+    """
+
+    inverse_frequencies: tuple[float, ...]  # (head_dim / 2,)
+    attention_factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """The shape of a decoder. Norm weights are read as plain multipliers (Gemma's 1 + w is folded)."""
+
+    architecture: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int
+    max_position_embeddings: int
+    norm_eps: float
+    activation: Literal["silu", "gelu_tanh"] = "silu"
+    attention_scale: float  # multiplies q.k
+    qkv_bias: bool = False
+    output_bias: bool = False  # of o_proj
+    mlp_bias: bool = False
+    qk_norm: bool = False  # RMSNorm per head on q and k, before the rotary embedding
+    post_norms: bool = False  # norms after attention and after the MLP too (Gemma)
+    embedding_scale: float = 1.0
+    tied_embeddings: bool = False
+    layer_windows: tuple[int, ...]  # per layer: sliding window in tokens, 0 = all
+    layer_ropes: tuple[Rope, ...]  # per layer
+    eos_token_ids: tuple[int, ...] = ()

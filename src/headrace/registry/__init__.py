@@ -1,0 +1,1 @@
+"""Which models are served, in which versions and states, by which processes."""

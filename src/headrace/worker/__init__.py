@@ -1,0 +1,1 @@
+"""The process that runs one model version, and the channel to it."""
