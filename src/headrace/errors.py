@@ -1,4 +1,4 @@
-"""Every error a caller can meet, each with its own answer. Knows nothing of HTTP beyond the numbers.
+"""Every error a caller can meet, each with its own answer. Knows nothing of HTTP but numbers.
 
 HeadraceError                     500  internal_error
 |-- InvalidRequestError           400  invalid_value

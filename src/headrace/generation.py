@@ -61,7 +61,7 @@ Prompt = str | list[int] | Chat
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request. `deadline` is on the machine's monotonic clock, in seconds.
 
-    `cache_salt` keeps tenants' prefix caches apart: equal prompts share blocks only under equal salt.
+    `cache_salt` keeps tenants apart: equal prompts share cached blocks only under equal salt.
     """
 
     request_id: str

@@ -22,7 +22,7 @@ class Rope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """The shape of a decoder. Norm weights are read as plain multipliers (Gemma's 1 + w is folded)."""
+    """The shape of a decoder. Norm weights are plain multipliers (Gemma's 1 + w is folded)."""
 
     architecture: str
     num_layers: int

@@ -1,7 +1,7 @@
 """A checkpoint's tensors under one set of names, whatever file holds them.
 
-Names are those of Hugging Face checkpoints (`model.layers.0.self_attn.q_proj.weight`, ...), rows and
-columns as in `torch.nn.Linear` (out_features, in_features), q and k in the rotate-half order.
+Names are those of Hugging Face checkpoints (`model.layers.0.self_attn.q_proj.weight`, ...), rows
+and columns as in `torch.nn.Linear` (out_features, in_features), q and k in rotate-half order.
 """
 
 from dataclasses import dataclass
