@@ -1,0 +1,159 @@
+"""Runs a decoder with OpenVINO on the CPU: compiles the graph, owns the KV cache, takes steps."""
+
+import ctypes
+import gc
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+
+from headrace.errors import ConfigurationError
+from headrace.executors.cpu import Machine, machine
+from headrace.executors.executor import Batch, ExecutorConfig, Output, Progress
+from headrace.executors.openvino.constants import WeightConstants
+from headrace.executors.openvino.graph import DecoderGraph
+from headrace.executors.openvino.kv_cache import KVCache, block_bytes, block_size, num_blocks_for
+from headrace.executors.openvino.paged_attention import check_version
+from headrace.executors.openvino.precision import OPENVINO_KV, Precision, choose_precision
+from headrace.executors.openvino.step import Limits, step_inputs
+from headrace.modelfiles.config import ModelConfig
+from headrace.modelfiles.model import ModelFiles
+
+
+class OpenVinoExecutor:
+    """An `Executor` over one compiled model and one infer request."""
+
+    def __init__(self, files: ModelFiles, config: ExecutorConfig, progress: Progress) -> None:
+        check_version()
+        here = machine()
+        self._precision = choose_precision(config, here)
+        constants = WeightConstants(files.weights, self._precision.weights)
+        graph = DecoderGraph(files.config, constants).build()
+        progress("compiling", 0.0)
+        compiled = _compile(graph, self._precision, config.num_threads or here.num_cores)
+        del graph, constants
+        _give_back_memory()
+        self._cache, self._limits = _make_cache(compiled, files.config, config, here)
+        self._request = compiled.create_infer_request()
+        self._ports = {port.get_any_name(): index for index, port in enumerate(compiled.inputs)}
+        for name, tensor in self._cache.tensors.items():
+            self._request.set_tensor(name, tensor)
+        progress("warming", 0.0)
+        self._warm_up(config)
+        progress("warming", 1.0)
+
+    @property
+    def name(self) -> str:
+        return "openvino"
+
+    @property
+    def precision(self) -> str:
+        return self._precision.weights
+
+    @property
+    def kv_cache_precision(self) -> str:
+        return self._precision.kv_cache
+
+    @property
+    def block_size(self) -> int:
+        return self._limits.block_size
+
+    @property
+    def num_blocks(self) -> int:
+        return self._limits.num_blocks
+
+    @property
+    def max_model_len(self) -> int:
+        return self._limits.max_model_len
+
+    @property
+    def vocab_size(self) -> int:
+        return self._limits.vocab_size
+
+    def execute(self, batch: Batch) -> Output:
+        inputs = step_inputs(batch, self._limits)
+        for name, values in inputs.items():
+            self._request.set_input_tensor(
+                self._ports[name], ov.Tensor(np.asarray(values, np.int32))
+            )
+        self._request.infer()
+        logits = self._request.get_output_tensor(0).data  # (num_rows, vocab_size)
+        # argmax of the fetched rows is faster than TopK in the graph, and takes the lowest on ties
+        greedy = logits.argmax(axis=1).astype(np.int32)
+        return Output(greedy, logits if batch.want_logits else None)
+
+    def close(self) -> None:
+        del self._request, self._cache
+        _give_back_memory()
+
+    def _warm_up(self, config: ExecutorConfig) -> None:
+        """Run the shapes of a first request, so that it does not pay for kernels made on demand."""
+        blocks = [0]
+        one = np.zeros(1, np.int32)
+        for count in (min(self.block_size, self.max_model_len), 1):
+            self.execute(
+                Batch(
+                    token_ids=np.zeros(count, np.int32),
+                    num_new_tokens=np.array([count], np.int32),
+                    num_computed_tokens=one,
+                    block_tables=[blocks],
+                    rows=one,
+                )
+            )
+
+
+def _compile(graph: ov.Model, precision: Precision, num_threads: int) -> ov.CompiledModel:
+    return ov.Core().compile_model(
+        graph,
+        "CPU",
+        {
+            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": "1",
+            "INFERENCE_NUM_THREADS": num_threads,
+            "INFERENCE_PRECISION_HINT": precision.compute,
+            "KV_CACHE_PRECISION": OPENVINO_KV[precision.kv_cache],
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",  # weights as stored, activations as computed
+        },
+    )
+
+
+def _make_cache(
+    compiled: ov.CompiledModel, model: ModelConfig, config: ExecutorConfig, here: Machine
+) -> tuple[KVCache, Limits]:
+    ports = [port for port in compiled.inputs if "_cache." in port.get_any_name()]
+    size = block_size(ports)
+    length = _max_model_len(model, config)
+    num_blocks = num_blocks_for(
+        config.kv_cache_memory,
+        bytes_per_block=block_bytes(ports),
+        available=here.available_memory,
+        weight_bytes=0,
+        most=config.max_num_seqs * -(-length // size),
+    )
+    if config.max_model_len is not None and num_blocks * size < length:
+        raise ConfigurationError(
+            f"max_model_len is {length}, but kv_cache_memory holds {num_blocks * size} tokens",
+            param="max_model_len",
+        )
+    limits = Limits(model.vocab_size, num_blocks, size, min(length, num_blocks * size))
+    return KVCache(ports, num_blocks), limits
+
+
+def _max_model_len(model: ModelConfig, config: ExecutorConfig) -> int:
+    if config.max_model_len is None:
+        return model.max_position_embeddings
+    if config.max_model_len > model.max_position_embeddings:
+        raise ConfigurationError(
+            f"max_model_len is {config.max_model_len}, but the model was made for"
+            f" {model.max_position_embeddings} tokens",
+            param="max_model_len",
+        )
+    return config.max_model_len
+
+
+def _give_back_memory() -> None:
+    """Return freed heap to the system; glibc keeps it otherwise. Other libcs have no such call."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
