@@ -5,8 +5,16 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from headrace.errors import ModelFileError
+from headrace.modelfiles.checkpoint import CheckpointWeights, Entry, add_one, digest
 from headrace.modelfiles.config import ModelConfig
-from headrace.modelfiles.weights import Weights
+from headrace.modelfiles.gguf import open_gguf
+from headrace.modelfiles.gguf_config import gguf_entries, read_gguf_config, stored_tensor
+from headrace.modelfiles.gguf_tokenizer import GGUFVocabulary
+from headrace.modelfiles.hf_config import read_hf_config
+from headrace.modelfiles.hf_tokenizer import HFTokenizerFiles
+from headrace.modelfiles.safetensors import SafetensorsFile, open_folder, parse_json
+from headrace.modelfiles.weights import StoredTensor, Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,4 +34,78 @@ class ModelFiles:
 
 def open_model(path: Path) -> ModelFiles:
     """Open a Hugging Face folder or a GGUF file; ModelFileError says what is wrong with it."""
-    raise NotImplementedError
+    if path.is_dir():
+        return _open_folder(path)
+    if not path.exists():
+        raise ModelFileError(f"{path}: no such file or folder")
+    if path.suffix != ".gguf":
+        raise ModelFileError(f"{path}: not a model; expected a .gguf file or a folder")
+    return _open_gguf(path)
+
+
+def _open_gguf(path: Path) -> ModelFiles:
+    file = open_gguf(path)
+    vocabulary = GGUFVocabulary(file)
+    config = read_gguf_config(file, vocabulary.eos_token_ids)
+    return ModelFiles(
+        path=path,
+        config=config,
+        weights=CheckpointWeights(path, gguf_entries(file, config), config),
+        tokenizer=vocabulary.build(),
+        bos_token=vocabulary.bos_token,
+        eos_token=vocabulary.eos_token,
+        add_bos_token=vocabulary.add_bos_token,
+        chat_template=vocabulary.chat_template,
+        digest=digest(
+            [file.data[: file.header_size].tobytes()],
+            (stored_tensor(file, name) for name in file.tensors),
+        ),
+    )
+
+
+def _open_folder(folder: Path) -> ModelFiles:
+    config_path = folder / "config.json"
+    if not config_path.is_file():
+        raise ModelFileError(f"{folder}: holds no config.json")
+    raw_config = config_path.read_bytes()
+    texts = HFTokenizerFiles(folder)
+    raw = parse_json(config_path, raw_config)
+    tokenizer = texts.tokenizer()
+    config = read_hf_config(str(config_path), raw, texts.eos_token_ids(raw, tokenizer))
+    files = open_folder(folder)
+    return ModelFiles(
+        path=folder,
+        config=config,
+        weights=CheckpointWeights(folder, _entries(files, config), config),
+        tokenizer=tokenizer,
+        bos_token=texts.bos_token,
+        eos_token=texts.eos_token,
+        add_bos_token=texts.add_bos_token,
+        chat_template=texts.chat_template(),
+        digest=digest(
+            [raw_config, tokenizer.to_str().encode(), *(file.header for file in files)],
+            (tensor for file in files for tensor in file.tensors().values()),
+        ),
+    )
+
+
+# Where the decoder lies inside a checkpoint: bare, alone, or beside a vision tower (old, new).
+_PREFIXES = ("model.", "model.language_model.", "language_model.model.", "")
+
+
+def _entries(files: list[SafetensorsFile], config: ModelConfig) -> dict[str, Entry]:
+    found: dict[str, tuple[SafetensorsFile, StoredTensor]] = {}
+    for file in files:
+        found.update((name, (file, tensor)) for name, tensor in file.tensors().items())
+    prefix = next((p for p in _PREFIXES if p + "embed_tokens.weight" in found), "model.")
+    entries = {}
+    for name, (file, tensor) in found.items():
+        if name.startswith(prefix):
+            ours = "model." + name.removeprefix(prefix)
+        elif name.endswith("lm_head.weight"):
+            ours = "lm_head.weight"
+        else:
+            continue
+        change = add_one if config.post_norms and ours.endswith("norm.weight") else None
+        entries[ours] = Entry(file.path, name, tensor, change)
+    return entries

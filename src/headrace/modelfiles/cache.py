@@ -1,0 +1,87 @@
+"""A cache of downloaded models that shows only whole ones, to any number of processes."""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+
+from headrace.errors import ModelFileError
+
+_INTERVAL = 0.2  # seconds between two looks at a growing download
+
+
+def cached(folder: Path, fill: Callable[[Path], None]) -> Path:
+    """The folder, filled once: another process waits, and an interrupted fill starts anew."""
+    if folder.is_dir():
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(folder.with_name(folder.name + ".lock")):
+            if not folder.is_dir():
+                _fill(folder, fill)
+    except OSError as error:
+        raise ModelFileError(f"{folder}: cannot be written: {error}") from None
+    return folder
+
+
+def _fill(folder: Path, fill: Callable[[Path], None]) -> None:
+    partial = folder.with_name(folder.name + ".partial")
+    if partial.exists():  # of a process that was killed: we hold the lock
+        shutil.rmtree(partial)
+    partial.mkdir()
+    try:
+        fill(partial)
+        _sync(partial)
+        partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _sync(folder: Path) -> None:
+    """Bring the content to disk before the rename that declares it whole."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def growth_reported(
+    folder: Path, total: Callable[[], float], report: Callable[[float], None]
+) -> Iterator[None]:
+    """While the body downloads into the folder, report the share of `total()` bytes there."""
+    done = Event()
+
+    def watch() -> None:
+        while not done.wait(_INTERVAL):
+            if expected := total():
+                report(min(_size(folder) / expected, 1.0))
+
+    watcher = Thread(target=watch, name="download-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+
+
+def _size(folder: Path) -> int:
+    """Bytes in a folder whose files come and go while we look."""
+    size = 0
+    for path in folder.rglob("*"):
+        try:
+            size += path.stat().st_size if path.is_file() and not path.is_symlink() else 0
+        except FileNotFoundError:
+            continue
+    return size

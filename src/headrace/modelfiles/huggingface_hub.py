@@ -1,0 +1,74 @@
+"""Models of the Hugging Face Hub, or of whatever HF_ENDPOINT points to."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from headrace.errors import ModelFileError
+from headrace.modelfiles.cache import cached, growth_reported
+
+Progress = Callable[[str, float], None]
+
+_SOURCE = re.compile(r"([\w.-]+/[\w.-]+)(?::([\w./-]+))?", re.ASCII)
+_WANTED = re.compile(
+    r"config\.json|generation_config\.json|tokenizer\.json|tokenizer_config\.json"
+    r"|chat_template\.jinja|model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json"
+)
+
+
+def fetch_repository(source: str, cache_dir: Path, progress: Progress) -> Path:
+    """The folder of `org/name`, or the one file of `org/name:file`."""
+    match = _SOURCE.fullmatch(source)
+    if match is None or ".." in source:
+        raise ModelFileError(f"hf:{source}: expected hf:ORG/NAME or hf:ORG/NAME:FILE")
+    repository, file = match[1], match[2]
+    name = source.replace("/", "--").replace(":", "--")
+    folder = cached(cache_dir / name, lambda into: _fill(repository, file, into, progress))
+    return folder / file if file else folder
+
+
+def _fill(repository: str, file: str | None, into: Path, progress: Progress) -> None:
+    try:
+        from huggingface_hub import HfApi, hf_hub_download  # noqa: PLC0415  # an extra
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError  # noqa: PLC0415
+    except ImportError:
+        raise ModelFileError(
+            f"hf:{repository}: models of the Hugging Face Hub need `pip install headrace[hf]`"
+        ) from None
+    try:
+        info = HfApi().model_info(repository, files_metadata=True)
+        files = _chosen(repository, info.siblings or [], file)
+        total = sum(files.values())
+        with growth_reported(into, lambda: total, lambda done: progress("downloading", done)):
+            for name in files:
+                hf_hub_download(repository, name, revision=info.sha, local_dir=into)
+    except (HfHubHTTPError, HFValidationError) as error:
+        raise ModelFileError(f"hf:{repository}: {_first_line(error)}") from None
+    except (httpx.TransportError, OSError) as error:
+        raise ModelFileError(
+            f"hf:{repository}: the hub cannot be reached: {_first_line(error)}"
+        ) from None
+
+
+def _chosen(repository: str, siblings: list[Any], file: str | None) -> dict[str, int]:
+    """The files to fetch and their sizes."""
+    sizes = {sibling.rfilename: sibling.size or 0 for sibling in siblings}
+    if file is None:
+        chosen = {name: size for name, size in sizes.items() if _WANTED.fullmatch(name)}
+        if "config.json" not in chosen:
+            ggufs = ", ".join(name for name in sizes if name.endswith(".gguf")) or "none"
+            raise ModelFileError(
+                f"hf:{repository}: holds no config.json; name one of its .gguf files "
+                f"as hf:{repository}:FILE (there are: {ggufs})"
+            )
+        return chosen
+    if file not in sizes:
+        raise ModelFileError(f"hf:{repository}: holds no file {file!r}")
+    return {file: sizes[file]}
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
