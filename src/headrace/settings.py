@@ -62,6 +62,15 @@ def load_settings(config: Path | None, overrides: Mapping[str, Any]) -> Settings
     )
 
 
+def model_spec(source: str, engine: Mapping[str, Any]) -> ModelSpec:
+    """One model without a server, its `[models.engine]` given; ConfigurationError names the key."""
+    layer = _Layer(
+        {"models": [{"source": source, "engine": engine}]}, lambda location: str(location[-1])
+    )
+    (spec,) = _model_specs(_validate(layer.values, (layer,)), (layer,))
+    return spec
+
+
 def default_state_dir() -> Path:
     """Where downloads and run-time files go unless `server.state_dir` says otherwise."""
     base = os.environ.get("XDG_STATE_HOME")
@@ -110,6 +119,9 @@ class TelemetrySection(_Section):
 
     log_format: Literal["text", "json"] = Field(
         "text", description="log lines for people or for machines"
+    )
+    log_dir: Annotated[Path, AfterValidator(Path.expanduser)] | None = Field(
+        None, description="folder of a rotated log file; unset: stderr"
     )
     metrics: bool = Field(True, description="serve `/metrics`")
 
@@ -174,7 +186,6 @@ NOT_SUPPORTED_YET = frozenset(
         "server.workers_dir",
         "limits.requests_per_minute",
         "limits.tokens_per_minute",
-        "telemetry.log_dir",
         "telemetry.otlp_endpoint",
         "models.batching",
         "models.replicas",

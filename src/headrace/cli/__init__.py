@@ -18,7 +18,7 @@ def _run(arguments: list[str]) -> int:
         # Without standalone mode the error is ours to print: one line instead of a box.
         return int(_app()(arguments, prog_name="headrace", standalone_mode=False) or 0)
     except typer.TyperException as error:
-        return _complain(f"{error.format_message()} (see `headrace --help`)")
+        return _complain(f"{error.format_message().rstrip('.')}; see `headrace --help`")
     except (ConfigurationError, ModelFileError) as error:
         return _complain(error.message)
     except HeadraceError as error:

@@ -2,16 +2,18 @@
 
 import json
 import os
+import platform
 import re
 import socket
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+
+from headrace import __version__
+from headrace.executors.cpu import machine
 
 _VECTOR_FLAGS = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8")
 _MARKS = {"ok": "+", "note": "-", "missing": "!"}
@@ -46,68 +48,48 @@ def doctor(
         typer.echo(json.dumps(facts, indent=2))
     else:
         for finding in findings:
-            typer.echo(f"{_MARKS[finding.state]} {finding.name:<12} {finding.detail}")
+            typer.echo(f"{_MARKS[finding.state]} {finding.name:<18} {finding.detail}")
     raise typer.Exit(0 if healthy else 1)
 
 
 def _findings(port: int) -> Iterator[Finding]:
-    yield Finding("headrace", "ok", f"{metadata.version('headrace')} on Python {_python()}")
-    yield _processor(Path("/proc/cpuinfo"))
-    yield _cores()
-    yield _memory()
-    yield from _packages()
-    yield _cache()
+    yield Finding("headrace", "ok", f"{__version__} on Python {platform.python_version()}")
+    packages = list(_packages())
+    yield from _machine()
+    yield from packages
+    if all(package.state != "missing" for package in packages):
+        yield _plan()
+        yield _cache()
     yield _port(port)
 
 
-def _python() -> str:
-    return ".".join(str(part) for part in sys.version_info[:3])
+def _machine() -> Iterator[Finding]:
+    here = machine()
+    found = [flag for flag in _VECTOR_FLAGS if flag in here.features]
+    yield Finding(
+        "processor",
+        "ok" if "avx2" in found else "note",
+        f"{here.model_name}: {' '.join(found) or 'no AVX2, slow'}",
+    )
+    yield Finding(
+        "cores", "ok", f"{here.num_cores} for computing, of {os.cpu_count()} logical processors"
+    )
+    yield Finding("memory", "ok", f"{here.available_memory / _GIB:.1f} GiB available")
 
 
-def _processor(cpuinfo: Path) -> Finding:
-    facts = _cpu_facts(cpuinfo)
-    found = [flag for flag in _VECTOR_FLAGS if flag in facts.get("flags", "").split()]
-    name = facts.get("model name", "unknown processor")
-    state: Literal["ok", "note"] = "ok" if "avx2" in found else "note"
-    return Finding("processor", state, f"{name}: {', '.join(found) or 'no AVX2, slow'}")
+def _plan() -> Finding:
+    """What "auto" comes to on this machine."""
+    from headrace.executors.executor import ExecutorConfig
+    from headrace.executors.openvino.precision import choose_precision
 
-
-def _cpu_facts(cpuinfo: Path) -> dict[str, str]:
-    """The first processor's lines; empty where the system has no such file."""
-    if not cpuinfo.exists():
-        return {}
-    first, _, _ = cpuinfo.read_text(encoding="utf-8").partition("\n\n")
-    pairs = (line.partition(":") for line in first.splitlines())
-    return {key.strip(): value.strip() for key, _, value in pairs}
-
-
-def _cores() -> Finding:
-    usable, quota = len(os.sched_getaffinity(0)), _cpu_quota(Path("/sys/fs/cgroup/cpu.max"))
-    limit = f", the container may use {quota:g} of them" if quota is not None else ""
-    return Finding("cores", "ok", f"{usable} of {os.cpu_count()} usable{limit}")
-
-
-def _cpu_quota(cpu_max: Path) -> float | None:
-    """Cores' worth of time that a control group grants; None means all of them."""
-    if not cpu_max.exists():
-        return None
-    quota, period = cpu_max.read_text(encoding="utf-8").split()
-    return None if quota == "max" else int(quota) / int(period)
-
-
-def _memory() -> Finding:
-    page = os.sysconf("SC_PAGE_SIZE")
-    total, free = (page * os.sysconf(name) for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
-    limit = _memory_limit(Path("/sys/fs/cgroup/memory.max"))
-    note = f", the container may use {limit / _GIB:.1f} GiB" if limit is not None else ""
-    return Finding("memory", "ok", f"{total / _GIB:.1f} GiB, {free / _GIB:.1f} GiB unused{note}")
-
-
-def _memory_limit(memory_max: Path) -> int | None:
-    if not memory_max.exists():
-        return None
-    limit = memory_max.read_text(encoding="utf-8").strip()
-    return None if limit == "max" else int(limit)
+    here = machine()
+    choice = choose_precision(ExecutorConfig(), here)
+    return Finding(
+        "plan",
+        "ok",
+        f"openvino, {here.num_cores} threads: weights {choice.weights}, products"
+        f" {choice.compute}, KV cache {choice.kv_cache}",
+    )
 
 
 def _packages() -> Iterator[Finding]:
