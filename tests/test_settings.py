@@ -206,6 +206,11 @@ def test_the_same_name_and_version_twice_is_refused(load: Load) -> None:
     assert len(load(models=[models[0], {**models[1], "version": 2}]).models) == 2
 
 
+def test_a_source_whose_name_cannot_be_one_needs_a_name(load: Load) -> None:
+    message = refusal(load, models=[{"source": "my model@2.gguf"}])
+    assert "as in chat=my model@2.gguf" in message
+
+
 def test_a_host_that_others_reach_needs_a_permission(load: Load) -> None:
     text = '[server]\nhost = "0.0.0.0"\n'
     assert "server.host: 0.0.0.0 can be reached" in refusal(load, text, **ONE_MODEL)

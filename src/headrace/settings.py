@@ -8,6 +8,7 @@ import difflib
 import ipaddress
 import json
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,6 +98,12 @@ class ServerSection(_Section):
     )
     request_timeout: float = Field(
         600.0, gt=0, allow_inf_nan=False, description="seconds a request may take; more is a 504"
+    )
+    shutdown_settle: float = Field(
+        0.5,
+        ge=0,
+        allow_inf_nan=False,
+        description="seconds after SIGTERM in which new requests are still taken",
     )
     shutdown_timeout: float = Field(
         30.0, ge=0, allow_inf_nan=False, description="seconds that running requests get to end"
@@ -389,7 +396,7 @@ def _model_specs(sections: Sections, layers: Sequence[_Layer]) -> tuple[ModelSpe
 def _model_spec(model: ModelSection, limits: LimitsSection) -> ModelSpec:
     engine = model.engine
     return ModelSpec(
-        name=model.name or default_name(model.source),
+        name=model.name or _derived_name(model.source),
         source=model.source,
         version=model.version,
         engine=EngineConfig(
@@ -410,3 +417,12 @@ def _model_spec(model: ModelSection, limits: LimitsSection) -> ModelSpec:
             max_num_seqs=engine.max_num_seqs,
         ),
     )
+
+
+def _derived_name(source: str) -> str:
+    name = default_name(source)
+    if re.fullmatch(MODEL_NAME, name) is None:
+        raise ConfigurationError(
+            f"{source}: {name!r} cannot be a model's name; give it one, as in chat={source}"
+        )
+    return name

@@ -1,5 +1,6 @@
 """`headrace serve`: flags to settings, settings to a running server."""
 
+import json
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -80,13 +81,49 @@ def serve(
     if sources:
         overrides["models"] = [_model(source) for source in sources]
 
-    from headrace.settings import load_settings
+    _run(config, overrides)
+
+
+def _run(config: Path | None, overrides: dict[str, Any]) -> None:
+    from headrace.settings import is_loopback, load_settings
 
     settings = load_settings(config, overrides)
+    if not is_loopback(settings.server.host):
+        _warn_of_an_open_host(settings.server.host)
+
+    from rich.console import Console
 
     from headrace.api.server import serve as run_server
+    from headrace.cli.progress import LoadProgress
 
-    run_server(settings)
+    with LoadProgress(Console(stderr=True)) as progress:
+
+        def announce(url: str) -> None:
+            progress.close()
+            _announce(url, settings.models[0].name)
+
+        run_server(settings, on_progress=progress.update, on_ready=announce)
+
+
+def _warn_of_an_open_host(host: str) -> None:
+    typer.secho(
+        f"WARNING: {host} can be reached by other machines and there is no authentication:"
+        " whoever reaches the port can use every model.",
+        fg="red",
+        bold=True,
+        err=True,
+    )
+
+
+def _announce(url: str, model: str) -> None:
+    """Print where the server is and a request to paste."""
+    question = {"model": model, "messages": [{"role": "user", "content": "Why is the sky blue?"}]}
+    typer.echo(f"""
+Headrace answers at {url} (API at {url}/docs). Ctrl-C stops it.
+
+  curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\
+    -d '{json.dumps(question)}'
+""")
 
 
 def _overrides(**sections: dict[str, Any]) -> dict[str, Any]:
