@@ -6,7 +6,6 @@ because the `gguf` package takes seconds for a large vocabulary; see docs/decisi
 
 import mmap
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -85,7 +84,7 @@ class _Reader:
         infos = [self._tensor_info() for _ in range(num_tensors)]
         header_size = self._at
         start = self._aligned(metadata)
-        tensors = {name: self._place(name, *info, start) for name, *info in infos}
+        tensors = {info[0]: self._place(*info, start) for info in infos}
         if len(tensors) != len(infos):
             raise self._error("names a tensor twice")
         return GGUFFile(self._path, metadata, tensors, header_size, self._data)

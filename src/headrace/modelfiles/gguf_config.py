@@ -1,8 +1,8 @@
 """A ModelConfig from the metadata of a GGUF file, and its tensors under our names."""
 
+import math
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -159,8 +159,8 @@ class _Translation:
         self, hidden_size: int, num_heads: int, head_dim: int, num_layers: int
     ) -> float:
         if self._family == "gemma3" and num_layers == _GEMMA_27B_LAYERS:
-            return (hidden_size / num_heads) ** -0.5
-        return head_dim**-0.5
+            return 1 / math.sqrt(hidden_size / num_heads)
+        return 1 / math.sqrt(head_dim)
 
     def _slides(self, index: int) -> bool:
         """Only Gemma's windows count: llama.cpp runs the other families without."""

@@ -1,7 +1,8 @@
 """Rebuilds a tokenizer from the vocabulary inside a GGUF file.
 
 Two kinds: "gpt2", byte-level BPE with one of several pre-tokenizers, and "llama", a SentencePiece
-BPE whose merges follow from its scores. The pre-tokenizers are those of llama.cpp's llama-vocab.cpp.
+BPE whose merges follow from its scores. The pre-tokenizers are those of llama-vocab.cpp in
+llama.cpp.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,11 +11,10 @@ import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 
-from headrace.errors import ModelFileError
 from headrace.modelfiles.fields import Fields
 from headrace.modelfiles.gguf import GGUFFile
 
-_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4  # of tokenizer.ggml.token_type
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4  # of tokenizer.ggml.token_type
 # Names under which models end a turn, whatever their metadata calls the end of a sequence.
 _END_NAMES = frozenset(
     ["<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>",
@@ -70,7 +70,8 @@ class GGUFVocabulary:
         self._fields = Fields(str(file.path), file.metadata, prefix="tokenizer.ggml.")
         self.tokens: list[str] = self._strings("tokens")
         self.kinds = self._numbers("token_type")
-        self.chat_template = file.metadata.get("tokenizer.chat_template")
+        template = file.metadata.get("tokenizer.chat_template")
+        self.chat_template = template if isinstance(template, str) else None
 
     @property
     def bos_token(self) -> str | None:
@@ -110,7 +111,7 @@ class GGUFVocabulary:
             )
         return tokenizer
 
-    def _byte_level(self) -> Tokenizer:
+    def byte_level(self) -> Tokenizer:
         pre = self._fields.text("pre", "default")
         if pre not in _PRE_TOKENIZERS:
             raise self._fields.error("pre", pre, f"one of {', '.join(_PRE_TOKENIZERS)}")
@@ -127,7 +128,7 @@ class GGUFVocabulary:
         tokenizer.decoder = decoders.ByteLevel()
         return tokenizer
 
-    def _sentencepiece(self) -> Tokenizer:
+    def sentencepiece(self) -> Tokenizer:
         scores = self._numbers("scores")
         unknown = np.flatnonzero(self.kinds == _UNKNOWN)
         model = models.BPE(
@@ -204,10 +205,10 @@ def merges_of_scores(
     tokens: Sequence[str], scores: np.ndarray, kinds: np.ndarray
 ) -> list[tuple[str, str]]:
     """Every way to join two tokens into a third, the best-scored result first."""
-    normal = {tokens[i] for i in np.flatnonzero((kinds == 1) | (kinds == _USER_DEFINED))}
-    order = np.argsort(-scores, kind="stable")
-    merges = []
-    for index in order:
+    joinable = (kinds == _NORMAL) | (kinds == _USER_DEFINED)
+    normal = {tokens[i] for i in np.flatnonzero(joinable).tolist()}
+    merges: list[tuple[str, str]] = []
+    for index in np.argsort(-scores, kind="stable").tolist():
         token = tokens[index]
         if token in normal:
             merges.extend(
@@ -219,6 +220,6 @@ def merges_of_scores(
 
 
 _KINDS: dict[str, Callable[[GGUFVocabulary], Tokenizer]] = {
-    "gpt2": GGUFVocabulary._byte_level,
-    "llama": GGUFVocabulary._sentencepiece,
+    "gpt2": GGUFVocabulary.byte_level,
+    "llama": GGUFVocabulary.sentencepiece,
 }

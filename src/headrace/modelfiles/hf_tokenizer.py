@@ -56,7 +56,7 @@ class HFTokenizerFiles:
         return tuple(sorted(ids if named is None else ids | {named}))
 
     def chat_template(self) -> str | None:
-        """The template's own file first, then the tokenizer's config, where it may be one of many."""
+        """The template's own file first, then the tokenizer's config, which may name several."""
         path = self._folder / "chat_template.jinja"
         if path.is_file():
             try:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,7 +107,7 @@ def _nibbles(quants: Blocks) -> NDArray[np.uint8]:
 
 def _fifth_bits(words: Blocks) -> NDArray[np.uint8]:
     """32 flags a block, moved to the place of bit 4."""
-    return np.unpackbits(words, axis=1, bitorder="little") << 4
+    return np.unpackbits(words, axis=1, bitorder="little") << np.uint8(4)
 
 
 def _q4_0(blocks: Blocks) -> Floats:
@@ -173,7 +172,7 @@ def _q4_k(blocks: Blocks) -> Floats:
 
 def _q5_k(blocks: Blocks) -> Floats:
     flags = blocks[:, None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None]  # (blocks, 8, 32)
-    fifth = ((flags & 1) << 4).reshape(-1, 256)
+    fifth = ((flags & np.uint8(1)) << np.uint8(4)).reshape(-1, 256)
     return _scale_k(blocks, _k_nibbles(blocks[:, 48:176]) | fifth)
 
 
@@ -185,7 +184,7 @@ def _q6_k(blocks: Blocks) -> Floats:
     values -= 32
     scales = blocks[:, 192:208].view(np.int8).astype(np.float32)
     values *= (_half(blocks, 208) * scales)[..., None]
-    return cast(Floats, values)
+    return values
 
 
 FORMATS = {

