@@ -1,0 +1,89 @@
+"""Reads a JSON body into a struct; every way it can be wrong is one sentence that names the field.
+
+msgspec decodes and checks types and ranges in one pass; see docs/decisions for the measurement.
+"""
+
+import re
+from typing import TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headrace.api.disconnect import within
+from headrace.errors import InvalidRequestError
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_AT = re.compile(r"(?P<what>.*?)(?: - at (?:`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(?P<field>\w+)`")
+_JSON_NAMES = {
+    "`int`": "an integer",
+    "`float`": "a number",
+    "`str`": "a string",
+    "`bool`": "true or false",
+    "`array`": "a list",
+    "`object`": "an object",
+    "`null`": "null",
+}
+
+
+async def read_json(request: Request, kind: type[T], deadline: float) -> T:
+    """Decode the request's body; InvalidRequestError names the dotted field."""
+    _require_json(request)
+    async with within(deadline):
+        body = await request.body()
+    return decode_json(body, kind)
+
+
+def decode_json(body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as exc:
+        raise _field_error(str(exc)) from None
+    except msgspec.DecodeError as exc:
+        raise InvalidRequestError(f"The body is not valid JSON: {exc}.") from None
+    except UnicodeDecodeError as exc:
+        raise InvalidRequestError(f"The body is not valid UTF-8: {exc.reason}.") from None
+    except RecursionError:
+        raise InvalidRequestError("The body is nested too deeply.") from None
+
+
+def json_response(answer: object, *, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(answer), status, media_type="application/json")
+
+
+def _require_json(request: Request) -> None:
+    """Refuse what a browser sends across sites without asking first."""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise InvalidRequestError(
+            "Send the body with the header Content-Type: application/json.", param="Content-Type"
+        )
+
+
+def _field_error(complaint: str) -> InvalidRequestError:
+    match = _AT.fullmatch(complaint)
+    assert match
+    what, path = match["what"], _dotted(match["path"] or "")
+    if missing := _MISSING.fullmatch(what):
+        path = ".".join(filter(None, (path, missing["field"])))
+        return InvalidRequestError(f"{path} is required.", param=path)
+    sentence = what[:1].lower() + _in_json_words(what[1:])
+    return InvalidRequestError(f"{path or 'The body'}: {sentence}.", param=path or None)
+
+
+def _dotted(path: str) -> str:
+    """`.messages[0].content` as `messages.0.content`."""
+    return re.sub(r"\[(\.\.\.|\d+)\]", r".\1", path).strip(".").replace("....", "")
+
+
+def _in_json_words(sentence: str) -> str:
+    for ours, theirs in _JSON_NAMES.items():
+        sentence = sentence.replace(ours, theirs)
+    return re.sub(r"`([\w |]+)`", lambda m: _alternatives(m[1]), sentence)
+
+
+def _alternatives(types: str) -> str:
+    """`int | null` in the words of JSON."""
+    return " or ".join(_JSON_NAMES.get(f"`{name}`", name) for name in types.split(" | "))

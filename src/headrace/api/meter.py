@@ -1,0 +1,64 @@
+"""Measures one generation request while its chunks pass: latencies, tokens, how it ended."""
+
+import time
+
+from headrace.errors import HeadraceError
+from headrace.generation import Chunk, Usage
+from headrace.telemetry.metrics import Metrics
+
+_UNANSWERED = frozenset({"abort", "error"})
+
+
+class Meter:
+    """Counts for one model version; `num_choices` sequences share a prompt."""
+
+    def __init__(
+        self, metrics: Metrics, model_id: str, *, arrived: float, num_choices: int
+    ) -> None:
+        self.model, _, self.version = model_id.rpartition("@")
+        self._metrics = metrics
+        self._latencies = metrics.latencies(self.model, self.version)
+        self._observe_gap = self._latencies.inter_token_latency.observe
+        self._arrived = arrived
+        self._num_choices = num_choices
+        self._last_token: dict[int, float] = {}
+        self._usage: dict[int, Usage] = {}
+
+    def observe(self, chunk: Chunk) -> None:
+        if num_tokens := len(chunk.token_ids):
+            now = time.monotonic()
+            last = self._last_token.get(chunk.index)
+            if last is not None:
+                self._observe_gap((now - last) / num_tokens, num_tokens)
+            elif not self._last_token:
+                self._latencies.time_to_first_token.observe(now - self._arrived)
+            self._last_token[chunk.index] = now
+        if chunk.finish_reason is not None:
+            self._finish(chunk, chunk.finish_reason)
+
+    def failed(self, exc: BaseException) -> None:
+        """Count a request that ended without a finish reason of its own."""
+        reason = "error" if isinstance(exc, Exception) else "abort"
+        self._metrics.request_ended(self.model, self.version, reason)
+
+    def completed(self) -> None:
+        self._latencies.duration.observe(time.monotonic() - self._arrived)
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far; the choices of one prompt share its prompt tokens."""
+        firsts = [u for index, u in self._usage.items() if index % self._num_choices == 0]
+        return Usage(
+            prompt_tokens=sum(u.prompt_tokens for u in firsts),
+            completion_tokens=sum(u.completion_tokens for u in self._usage.values()),
+            cached_tokens=sum(u.cached_tokens for u in firsts),
+        )
+
+    def _finish(self, chunk: Chunk, reason: str) -> None:
+        if reason in _UNANSWERED:
+            raise HeadraceError("The generation was aborted before its end.")
+        self._metrics.request_ended(self.model, self.version, reason)
+        if chunk.usage is not None:
+            self._usage[chunk.index] = chunk.usage
+        if chunk.timing is not None:
+            self._latencies.queue.observe(chunk.timing.queue_time)

@@ -1,0 +1,196 @@
+"""The onion around every route, read top to bottom: the first class is the outermost.
+
+RequestId -> AccessLog -> SecurityHeaders -> Faults -> BodyLimit -> routes
+
+Plain ASGI, so that streams stream through it. A layer touches an answer's start, never its chunks,
+but for the byte count of the access log.
+"""
+
+import re
+import time
+import uuid
+
+import structlog
+from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headrace.api.errors import error_response
+from headrace.api.exchange import Exchange, attach, exchange_of
+from headrace.errors import BodyTooLargeError, HeadraceError
+from headrace.telemetry.metrics import Metrics
+
+log = structlog.get_logger("headrace.api")
+
+REQUEST_ID_HEADER = "X-Request-ID"
+CLIENT_LEFT = 499
+_SANE_ID = re.compile(r"[A-Za-z0-9._:+/=@-]{1,128}")
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_SECURITY = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+}
+_QUIET = frozenset({"/health", "/health/live", "/health/ready", "/metrics"})
+
+
+class RequestId:
+    """Gives every request an id: the caller's when it is sane, else a new one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request_id = _sane_id(scope) or uuid.uuid4().hex
+        attach(scope, Exchange(request_id=request_id))
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)[REQUEST_ID_HEADER] = request_id
+            await send(message)
+
+        await self.app(scope, receive, send_with_id)
+
+
+class AccessLog:
+    """One line and one count per request, when it has ended; never a prompt."""
+
+    def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
+        self.app = app
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        status = num_bytes = 0
+
+        async def count(message: Message) -> None:
+            nonlocal status, num_bytes
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            else:
+                num_bytes += len(message.get("body", b""))
+            await send(message)
+
+        self.metrics.in_flight += 1
+        try:
+            await self.app(scope, receive, count)
+        finally:
+            self.metrics.in_flight -= 1
+            if exchange_of(scope).client_left:
+                status = CLIENT_LEFT
+            self._record(scope, status or 500, num_bytes)
+
+    def _record(self, scope: Scope, status: int, num_bytes: int) -> None:
+        exchange = exchange_of(scope)
+        seconds = time.monotonic() - exchange.arrived
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        route = getattr(scope.get("route"), "path", "unmatched")
+        self.metrics.http_request(method=method, route=route, status=status, seconds=seconds)
+        usage = exchange.usage
+        fields = {
+            "model": exchange.model_id,
+            "error": exchange.error_code,
+            "prompt_tokens": usage and usage.prompt_tokens,
+            "completion_tokens": usage and usage.completion_tokens,
+        }
+        write = log.debug if route in _QUIET else log.info
+        write(
+            "http.request",
+            request_id=exchange.request_id,
+            method=scope["method"],
+            path=scope["path"],
+            status=status,
+            duration_ms=round(seconds * 1e3, 2),
+            bytes=num_bytes,
+            **{name: value for name, value in fields.items() if value is not None},
+        )
+
+
+class SecurityHeaders:
+    """What a browser must not do with an answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_secured(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _SECURITY.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self.app(scope, receive, send_secured)
+
+
+class Faults:
+    """Answers what no route answered: refusals of the layers below, and faults of ours."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def watch(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watch)
+        except ClientDisconnect:
+            exchange_of(scope).client_left = True
+        except Exception as exc:  # whatever failed, the caller gets an answer
+            if started or scope["type"] != "http":
+                raise
+            if not isinstance(exc, HeadraceError):
+                log.exception("request.fault", request_id=exchange_of(scope).request_id)
+            await error_response(exc, exchange_of(scope))(scope, receive, send)
+
+
+class BodyLimit:
+    """Refuses a body over `max_bytes`, announced by its length or counted while it arrives."""
+
+    def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
+        self.app = app
+        self.max_bytes = max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        num_bytes = 0
+
+        async def receive_limited() -> Message:
+            nonlocal num_bytes
+            message = await receive()
+            if message["type"] == "http.request":
+                num_bytes += len(message.get("body", b""))
+                if num_bytes > self.max_bytes:
+                    raise self._too_large()
+            return message
+
+        if scope["type"] == "http" and _content_length(scope) > self.max_bytes:
+            raise self._too_large()
+        await self.app(scope, receive_limited, send)
+
+    def _too_large(self) -> BodyTooLargeError:
+        return BodyTooLargeError(f"The request body is over the limit of {self.max_bytes} bytes.")
+
+
+def _sane_id(scope: Scope) -> str | None:
+    value = _header(scope, b"x-request-id")
+    return value if value and _SANE_ID.fullmatch(value) else None
+
+
+def _content_length(scope: Scope) -> int:
+    value = _header(scope, b"content-length") or "0"
+    # The server already refused what is no number; an absurd one is over every limit.
+    return int(value) if value.isdecimal() and len(value) < 20 else 1 << 63  # noqa: PLR2004
+
+
+def _header(scope: Scope, name: bytes) -> str | None:
+    return next((v.decode("latin-1") for k, v in scope["headers"] if k == name), None)

@@ -1,0 +1,184 @@
+"""Runs registry and app in one event loop, from the bound socket to the last answer.
+
+Signals are ours, not uvicorn's: the first one drains, a second one forces.
+"""
+
+import asyncio
+import contextlib
+import errno
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+import structlog
+import uvicorn
+import uvloop
+
+from headrace.api.app import create_app
+from headrace.api.serving import Readiness
+from headrace.errors import ConfigurationError
+from headrace.registry.registry import Registry
+from headrace.registry.status import ModelStatus
+from headrace.settings import Settings
+from headrace.telemetry.logging import configure_logging
+
+log = structlog.get_logger("headrace.server")
+
+OnProgress = Callable[[Sequence[ModelStatus]], None]
+OnReady = Callable[[str], None]
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+BACKLOG = 2048
+KEEP_ALIVE = 75  # seconds; longer than the idle time of common clients' pools
+LAST_ANSWERS_TIMEOUT = 5.0  # seconds for answers that are written but not yet read
+
+
+def serve(
+    settings: Settings,
+    *,
+    on_progress: OnProgress = lambda _statuses: None,
+    on_ready: OnReady = lambda _url: None,
+) -> None:
+    """Serve until a signal; returns when drained, SystemExit(1) when a second signal forced it.
+
+    `on_progress` is called while models load, `on_ready` once with the URL when they answer.
+    ConfigurationError when the address cannot be had; a model that cannot be loaded raises its
+    own error.
+    """
+    configure_logging(log_format=settings.telemetry.log_format, log_dir=settings.telemetry.log_dir)
+    listener = listen(settings.server.host, settings.server.port)
+    registry = Registry(settings.server.state_dir, log_format=settings.telemetry.log_format)
+    run = _Run(settings, registry, listener)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run.serve(on_progress, on_ready))
+    if run.is_forced:
+        raise SystemExit(1)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Take the address before anything is loaded; ConfigurationError says why it cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as exc:
+        if exc.errno == errno.EADDRINUSE:
+            message = f"server.port: {port} on {host} is in use; choose another with --port."
+            raise ConfigurationError(message, param="server.port") from None
+        message = f"server.host: cannot listen on {host} port {port}: {exc.strerror or exc}."
+        raise ConfigurationError(message, param="server.host") from None
+
+
+class _Run:
+    """One life of a server."""
+
+    def __init__(self, settings: Settings, registry: Registry, listener: socket.socket) -> None:
+        self._settings = settings
+        self._registry = registry
+        self._listener = listener
+        self._readiness = Readiness()
+        self._stop = asyncio.Event()
+        self._force = asyncio.Event()
+        app = create_app(registry, settings, readiness=self._readiness)
+        self._http = _HttpServer(
+            uvicorn.Config(
+                app,
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=KEEP_ALIVE,
+            )
+        )
+
+    @property
+    def is_forced(self) -> bool:
+        return self._force.is_set()
+
+    async def serve(self, on_progress: OnProgress, on_ready: OnReady) -> None:
+        self._take_signals()
+        http = asyncio.create_task(self._http.serve([self._listener]))
+        try:
+            await self._unless(self._stop, self._load(on_progress))
+            if not self._stop.is_set():
+                await self._unless(self._stop, self._http.listening.wait())
+                on_ready(self._url)
+                log.info("server.ready", url=self._url)
+                await self._unless(self._stop, asyncio.shield(http))
+                await self._drain()
+        finally:
+            await self._registry.close(drain_timeout=0)  # those that had time have had it
+            await self._end(http)
+            log.info("server.stopped", forced=self.is_forced)
+
+    async def _load(self, on_progress: OnProgress) -> None:
+        """Load every model; one that never will be stops the start."""
+        self._registry.listen(lambda _status: on_progress(self._registry.statuses()))
+        await self._registry.start(self._settings.models)
+        await self._registry.loaded()
+
+    async def _drain(self) -> None:
+        """Take no new work after the settle window; let what was taken end."""
+        server = self._settings.server
+        log.info("server.draining", settle=server.shutdown_settle, timeout=server.shutdown_timeout)
+        await self._unless(self._force, asyncio.sleep(server.shutdown_settle))
+        await self._unless(self._force, self._registry.drain(server.shutdown_timeout))
+
+    async def _end(self, http: asyncio.Task[None]) -> None:
+        """Close the listener and give written answers a moment to leave; nothing outlives us."""
+        self._http.should_exit = True
+        self._http.force_exit = self.is_forced
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_ANSWERS_TIMEOUT):
+                await self._unless(self._force, asyncio.shield(http))
+        remaining = [http, *self._http.server_state.tasks]
+        for task in remaining:
+            task.cancel()
+        await asyncio.gather(*remaining, return_exceptions=True)
+        self._listener.close()
+
+    async def _unless(self, event: asyncio.Event, work: Awaitable[object]) -> None:
+        """Do the work, or leave it when the event comes first."""
+        working, interrupt = asyncio.ensure_future(work), asyncio.create_task(event.wait())
+        try:
+            await asyncio.wait((working, interrupt), return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                await working
+        finally:
+            working.cancel()
+            interrupt.cancel()
+            await asyncio.wait((working, interrupt))
+
+    def _take_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._signal)
+
+    def _signal(self) -> None:
+        """The first one takes us out of rotation at once; a second one ends the wait."""
+        self._readiness.is_leaving = True
+        if self._stop.is_set():
+            self._force.set()
+        self._stop.set()
+
+    @property
+    def _url(self) -> str:
+        host, port = self._listener.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class _HttpServer(uvicorn.Server):
+    """uvicorn without its signal handlers, and with word of when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()

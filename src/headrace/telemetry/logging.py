@@ -1,0 +1,89 @@
+"""Where log lines go and what they look like: events with fields, as text or JSON.
+
+Lines of libraries that use the standard logging pass through the same formatter. Values under
+secret-looking keys never reach a line.
+"""
+
+import logging
+import sys
+from collections.abc import MutableMapping
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Any, Literal
+
+import structlog
+
+FILE_NAME = "headrace.log"
+MAX_FILE_BYTES = 64 << 20
+KEPT_FILES = 5
+SECRET_KEYS = frozenset(
+    {"authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key"}
+    | {"api_key", "password", "secret", "token", "access_token"}
+)
+
+LogFormat = Literal["json", "text"]
+
+
+def configure_logging(
+    *, log_format: LogFormat, log_dir: Path | None = None, level: int = logging.INFO
+) -> None:
+    """Send everything to stderr, or to a rotated file in `log_dir`."""
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        root.removeHandler(handler)
+        handler.close()
+    handler = _handler(log_dir)
+    handler.setFormatter(_formatter(log_format, colors=log_dir is None and sys.stderr.isatty()))
+    root.addHandler(handler)
+    root.setLevel(level)
+    # What uvicorn says below a warning (started, shutting down) our own events say better.
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    structlog.configure(
+        processors=[*_shared(), structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+
+
+def redact_secrets(
+    _logger: object, _name: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    for key in event.keys() & SECRET_KEYS:
+        event[key] = "[redacted]"
+    return event
+
+
+def _handler(log_dir: Path | None) -> logging.Handler:
+    if log_dir is None:
+        return logging.StreamHandler(sys.stderr)
+    log_dir.mkdir(parents=True, exist_ok=True)
+    return RotatingFileHandler(
+        log_dir / FILE_NAME, maxBytes=MAX_FILE_BYTES, backupCount=KEPT_FILES, encoding="utf-8"
+    )
+
+
+def _shared() -> list[structlog.typing.Processor]:
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        redact_secrets,
+    ]
+
+
+def _formatter(log_format: LogFormat, *, colors: bool) -> logging.Formatter:
+    renderer: list[structlog.typing.Processor] = (
+        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        if log_format == "json"
+        else [
+            # No values of local variables in a trace: prompts and keys are among them.
+            structlog.dev.ConsoleRenderer(
+                colors=colors, exception_formatter=structlog.dev.plain_traceback
+            )
+        ]
+    )
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=_shared(),
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
+    )

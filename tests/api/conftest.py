@@ -1,0 +1,85 @@
+"""The real app behind the real HTTP server on a free port, in the test's own event loop."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+import uvicorn
+
+from api.scripted import ScriptedRegistry
+from headrace.api.app import create_app
+from headrace.api.serving import Readiness
+from headrace.settings import LimitsSection, ServerSection, Settings, TelemetrySection
+
+
+@pytest.fixture
+def registry() -> ScriptedRegistry:
+    return ScriptedRegistry()
+
+
+@pytest.fixture
+def model(registry: ScriptedRegistry) -> object:
+    return registry.models[0]
+
+
+@pytest.fixture
+def readiness() -> Readiness:
+    return Readiness()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(
+        server=ServerSection(port=0, state_dir=tmp_path, max_body_bytes=1 << 20),
+        limits=LimitsSection(),
+        telemetry=TelemetrySection(),
+        models=(),
+    )
+
+
+@pytest.fixture
+async def url(
+    registry: ScriptedRegistry, settings: Settings, readiness: Readiness
+) -> AsyncIterator[str]:
+    app = create_app(registry, settings, readiness=readiness)
+    async with running(uvicorn.Config(app, port=0, http="httptools", lifespan="off")) as address:
+        yield address
+
+
+@pytest.fixture
+async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=url, timeout=10) as client:
+        yield client
+
+
+@pytest.fixture
+async def client(url: str) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def running(config: uvicorn.Config) -> AsyncIterator[str]:
+    config.log_config = None
+    server = uvicorn.Server(config)
+    listening = asyncio.Event()
+    startup = server.startup
+
+    async def startup_and_tell(sockets: object = None) -> None:
+        await startup(sockets)
+        listening.set()
+
+    server.startup = startup_and_tell
+    server.capture_signals = contextlib.nullcontext
+    serving = asyncio.create_task(server.serve())
+    try:
+        await listening.wait()
+        host, port = server.servers[0].sockets[0].getsockname()
+        yield f"http://{host}:{port}"
+    finally:
+        server.should_exit = server.force_exit = True
+        await serving
