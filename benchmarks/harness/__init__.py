@@ -1,0 +1,1 @@
+"""What the benchmarks share: load, client, the systems under load, and the report."""
