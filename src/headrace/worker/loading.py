@@ -1,0 +1,59 @@
+"""From a source to an engine. Imports what takes long to import; the load's thread imports it."""
+
+import hashlib
+from dataclasses import dataclass
+
+from headrace import __version__
+from headrace.engine.async_engine import AsyncEngine
+from headrace.engine.engine import Engine
+from headrace.engine.tokenizer import Tokenizer
+from headrace.executors.executor import Executor, Progress
+from headrace.executors.select import create_executor
+from headrace.generation import ModelInfo
+from headrace.modelfiles.model import ModelFiles, open_model
+from headrace.modelfiles.sources import fetch
+from headrace.worker.serving import Deliver, ServingEngine
+from headrace.worker.spec import WorkerSpec
+
+
+def load(spec: WorkerSpec, progress: Progress) -> "EngineParts":
+    """Fetch, open and compile a model; blocks for seconds to minutes."""
+    files = open_model(fetch(spec.source, spec.state_dir, progress))
+    executor = create_executor(files, spec.executor, progress)
+    return EngineParts(spec, executor, Tokenizer(files), _info(spec, files, executor))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineParts:
+    """A loaded model, ready to be started."""
+
+    spec: WorkerSpec
+    executor: Executor
+    tokenizer: Tokenizer
+    info: ModelInfo
+
+    def start(self, deliver: Deliver) -> ServingEngine:
+        engine = Engine(self.executor, self.tokenizer, self.spec.engine)
+        return AsyncEngine(engine, self.tokenizer, deliver)
+
+
+def _info(spec: WorkerSpec, files: ModelFiles, executor: Executor) -> ModelInfo:
+    return ModelInfo(
+        model_id=spec.model_id,
+        architecture=files.config.architecture,
+        executor=executor.name,
+        precision=executor.precision,
+        kv_cache_precision=executor.kv_cache_precision,
+        max_model_len=executor.max_model_len,
+        vocab_size=executor.vocab_size,
+        block_size=executor.block_size,
+        num_blocks=executor.num_blocks,
+        has_chat_template=files.chat_template is not None,
+        fingerprint=_fingerprint(files, executor),
+    )
+
+
+def _fingerprint(files: ModelFiles, executor: Executor) -> str:
+    """Equal for servers whose seeded answers ought to be equal."""
+    parts = files.digest, executor.name, executor.precision, executor.kv_cache_precision
+    return "fp_" + hashlib.sha256("|".join((*parts, __version__)).encode()).hexdigest()[:12]

@@ -1,0 +1,69 @@
+"""The worker process: arguments, signals, and how it ends."""
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+
+import zmq
+
+from headrace.executors.executor import Progress
+from headrace.worker import frames, parent
+from headrace.worker.channel import Channel, tuned
+from headrace.worker.service import LOADER_THREAD, Service
+from headrace.worker.serving import Load, LoadedModel
+from headrace.worker.spec import WorkerSpec
+
+HEARTBEAT_INTERVAL = 1.0  # seconds
+
+
+def main(arguments: Sequence[str], *, load: Load | None = None) -> int:
+    """Serve one model until told to end; the exit status is 0 unless the channel broke."""
+    parser = argparse.ArgumentParser(prog="headrace.worker", description=__doc__)
+    parser.add_argument("--connect", required=True, metavar="ENDPOINT")
+    parser.add_argument("--parent", required=True, type=int, metavar="PID")
+    options = parser.parse_args(arguments)
+    parent.die_with(options.parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to judge
+    status = asyncio.run(_serve(options.connect, options.parent, load or _load))
+    if any(thread.name == LOADER_THREAD for thread in threading.enumerate()):
+        sys.stderr.flush()
+        os._exit(status)  # a load that was given up cannot be interrupted
+    return status
+
+
+def _load(spec: WorkerSpec, progress: Progress) -> LoadedModel:
+    from headrace.worker.loading import load  # noqa: PLC0415 - slow to import: in the load's thread
+
+    return load(spec, progress)
+
+
+async def _serve(endpoint: str, parent_pid: int, load: Load) -> int:
+    context = zmq.Context()
+    socket = tuned(context.socket(zmq.DEALER))
+    socket.connect(endpoint)
+    service = Service(load)
+    channel = Channel(
+        socket, frames.TO_WORKER, receive=service.receive, broken=service.channel_broke
+    )
+    service.greet(channel)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, service.terminate)
+    heart = loop.create_task(_beat(service, parent_pid))
+    try:
+        return await service.ended()
+    finally:
+        heart.cancel()
+        await service.close()
+        channel.close()
+        context.term()
+
+
+async def _beat(service: Service, parent_pid: int) -> None:
+    while True:
+        parent.exit_if_orphaned(parent_pid)
+        service.beat()
+        await asyncio.sleep(HEARTBEAT_INTERVAL)

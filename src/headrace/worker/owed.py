@@ -1,0 +1,97 @@
+"""What a worker owes an answer to, encoded as it was sent, so that the next worker can have it.
+
+Knows nothing of channels: it says what is to be sent and what has to fail.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from headrace.errors import HeadraceError, QueueFullError, WorkerDiedError
+
+MAX_SENDS = 3  # then it is taken for what killed the workers
+MAX_BYTES = 256 << 20
+RATE_WINDOW = 64  # answers
+MIN_RETRY_AFTER, MAX_RETRY_AFTER = 1.0, 60.0  # seconds
+
+
+@dataclass(slots=True)
+class Owed:
+    """One request or call: its frame, and how to tell its caller that there is no answer."""
+
+    data: bytes
+    fail: Callable[[HeadraceError], None]
+    num_sends: int = 0
+    has_begun: bool = False
+
+
+class OwedAnswers:
+    """A table in order of arrival, bounded by number and by bytes."""
+
+    def __init__(self, max_entries: int, max_bytes: int = MAX_BYTES) -> None:
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._entries: dict[str, Owed] = {}
+        self._bytes = 0
+        self._settled_at: deque[float] = deque(maxlen=RATE_WINDOW)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, answer_id: str) -> Owed | None:
+        return self._entries.get(answer_id)
+
+    def add(self, answer_id: str, owed: Owed, now: float) -> None:
+        if len(self._entries) >= self._max_entries:
+            raise QueueFullError(
+                f"{len(self._entries)} requests are already in flight",
+                retry_after=self.retry_after(now),
+            )
+        if self._bytes + len(owed.data) > self._max_bytes:
+            raise QueueFullError(
+                f"the requests in flight hold {self._bytes} bytes, of {self._max_bytes} at most",
+                retry_after=self.retry_after(now),
+            )
+        self._entries[answer_id] = owed
+        self._bytes += len(owed.data)
+
+    def settle(self, answer_id: str, now: float) -> Owed | None:
+        """The caller has its answer, or has left."""
+        if (owed := self._entries.pop(answer_id, None)) is not None:
+            self._bytes -= len(owed.data)
+            self._settled_at.append(now)
+        return owed
+
+    def retry_after(self, now: float) -> float:
+        """Seconds until an eighth of the table will have been answered at the measured rate."""
+        if len(self._settled_at) < 2:  # noqa: PLR2004 - a rate takes two
+            return MIN_RETRY_AFTER
+        seconds_each = (now - self._settled_at[0]) / (len(self._settled_at) - 1)
+        return min(MAX_RETRY_AFTER, max(MIN_RETRY_AFTER, seconds_each * self._max_entries / 8))
+
+    def to_send(self) -> Iterator[bytes]:
+        """Everything, for a worker that has none of it yet."""
+        for owed in self._entries.values():
+            owed.num_sends += 1
+            yield owed.data
+
+    def lost(self, reason: str) -> list[tuple[str, WorkerDiedError]]:
+        """What cannot be sent again after the worker that had it ended for this reason."""
+        return [
+            (answer_id, error)
+            for answer_id, owed in self._entries.items()
+            if (error := _verdict(owed, reason)) is not None
+        ]
+
+    def ids(self) -> list[str]:
+        return list(self._entries)
+
+
+def _verdict(owed: Owed, reason: str) -> WorkerDiedError | None:
+    if owed.has_begun:
+        return WorkerDiedError(f"{reason}, in the middle of this answer")
+    if owed.num_sends >= MAX_SENDS:
+        return WorkerDiedError(
+            f"{reason}; {owed.num_sends} workers in a row ended with this request"
+        )
+    return None

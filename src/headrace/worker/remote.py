@@ -1,0 +1,201 @@
+"""A model in another process, as the api process sees it: a LanguageModel over a channel.
+
+Outlives the worker: what has had no answer yet goes to the next one. Deadlines fire on this side
+too, so that they fire on time while the worker is in a long step, or gone.
+"""
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+
+from headrace.engine.stream import ChunkStream, ChunkStreams
+from headrace.errors import (
+    DeadlineError,
+    HeadraceError,
+    InvalidRequestError,
+    NotReadyError,
+    from_code,
+)
+from headrace.generation import Chunk, GenerationRequest, ModelInfo, Prompt
+from headrace.worker import frames
+from headrace.worker.channel import Channel
+from headrace.worker.owed import Owed, OwedAnswers
+
+
+class RemoteModel:
+    """Sends requests to whichever worker is attached and keeps them while none is."""
+
+    def __init__(self, max_in_flight: int) -> None:
+        self._owed = OwedAnswers(max_in_flight)
+        self._streams = ChunkStreams()
+        self._calls: dict[str, asyncio.Future[list[int] | str]] = {}
+        self._numbers = itertools.count(1)
+        self._to_abort: list[str] = []
+        self._channel: Channel[frames.FromWorker] | None = None
+        self._info: ModelInfo | None = None
+        self._refusal: HeadraceError | None = None
+
+    @property
+    def info(self) -> ModelInfo:
+        if self._info is None:
+            raise NotReadyError("the model has not been loaded yet", retry_after=1.0)
+        return self._info
+
+    @property
+    def num_in_flight(self) -> int:
+        return len(self._owed)
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
+        """Chunks as they come; closing the iterator aborts the request."""
+        # A number of our own: late chunks of an aborted request must not meet a namesake.
+        wire_id = f"{request.request_id}.{next(self._numbers)}"
+        stream = self._streams.open(wire_id, request.sampling.n)
+        timer: asyncio.TimerHandle | None = None
+        try:
+            _refuse_if_late(request.deadline)
+            frame = frames.Generate(msgspec.structs.replace(request, request_id=wire_id))
+            self._send_owed(wire_id, frame, stream.fail)
+            timer = self._start_timer(wire_id, request.deadline)
+            async for chunk in stream:
+                yield chunk
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._leave(wire_id, stream)
+
+    async def tokenize(self, prompt: Prompt, *, add_special_tokens: bool = True) -> list[int]:
+        call_id = self._next_call_id()
+        result = await self._call(
+            call_id, frames.Tokenize(call_id, prompt, add_special_tokens=add_special_tokens)
+        )
+        assert isinstance(result, list)
+        return result
+
+    async def detokenize(self, token_ids: list[int]) -> str:
+        call_id = self._next_call_id()
+        result = await self._call(call_id, frames.Detokenize(call_id, token_ids))
+        assert isinstance(result, str)
+        return result
+
+    # What the supervisor tells
+
+    def attach(self, channel: Channel[frames.FromWorker], info: ModelInfo) -> None:
+        """A worker is ready: give it everything that waits."""
+        self._channel = channel
+        self._info = info
+        for data in self._owed.to_send():
+            channel.send(data)
+
+    def lose_worker(self, reason: str) -> None:
+        """The worker is gone: fail what cannot be repeated and keep the rest for the next."""
+        self._channel = None
+        for wire_id, error in self._owed.lost(reason):
+            self._fail(wire_id, error)
+
+    def close(self, error: HeadraceError) -> None:
+        """There will be no further worker: everyone, now and later, gets this error."""
+        self._channel = None
+        self._refusal = error
+        for wire_id in self._owed.ids():
+            self._fail(wire_id, _again(error))
+
+    def receive_step(self, step: frames.Step) -> None:
+        for delivery in step.deliveries:
+            if (owed := self._owed.get(delivery.request_id)) is not None:
+                owed.has_begun = True
+        self._streams.dispatch(step.deliveries)
+
+    def receive_reply(self, reply: frames.Reply) -> None:
+        call = self._calls.get(reply.call_id)
+        if call is None or call.done():
+            return
+        if reply.error is not None:
+            call.set_exception(reply.error)
+        else:
+            assert reply.result is not None
+            call.set_result(reply.result)
+
+    # Sending
+
+    def _send_owed(
+        self,
+        wire_id: str,
+        frame: frames.Generate | frames.Tokenize | frames.Detokenize,
+        fail: Callable[[HeadraceError], None],
+    ) -> None:
+        if self._refusal is not None:
+            raise _again(self._refusal)
+        owed = Owed(_encode(frame), fail)
+        self._owed.add(wire_id, owed, time.monotonic())
+        if self._channel is not None:
+            owed.num_sends = 1
+            self._channel.send(owed.data)
+
+    def _fail(self, wire_id: str, error: HeadraceError) -> None:
+        if (owed := self._owed.settle(wire_id, time.monotonic())) is not None:
+            owed.fail(error)
+
+    # Requests
+
+    def _start_timer(self, wire_id: str, deadline: float | None) -> asyncio.TimerHandle | None:
+        if deadline is None:
+            return None
+        delay = deadline - time.monotonic()
+        return asyncio.get_running_loop().call_later(max(0.0, delay), self._expire, wire_id)
+
+    def _expire(self, wire_id: str) -> None:
+        self._abort(wire_id)
+        self._fail(wire_id, DeadlineError("the request's deadline has passed"))
+
+    def _leave(self, wire_id: str, stream: ChunkStream) -> None:
+        stream.close()
+        if self._owed.settle(wire_id, time.monotonic()) is not None and not stream.is_finished:
+            self._abort(wire_id)
+
+    def _abort(self, wire_id: str) -> None:
+        """Abort at once; those of the same turn of the event loop share a frame."""
+        if not self._to_abort:
+            asyncio.get_running_loop().call_soon(self._send_aborts)
+        self._to_abort.append(wire_id)
+
+    def _send_aborts(self) -> None:
+        if self._channel is not None:
+            self._channel.send(frames.encode(frames.Abort(self._to_abort)))
+        self._to_abort = []
+
+    # Calls
+
+    def _next_call_id(self) -> str:
+        return f"call.{next(self._numbers)}"
+
+    async def _call(
+        self, call_id: str, frame: frames.Tokenize | frames.Detokenize
+    ) -> list[int] | str:
+        call: asyncio.Future[list[int] | str] = asyncio.get_running_loop().create_future()
+        self._calls[call_id] = call
+        try:
+            self._send_owed(call_id, frame, call.set_exception)
+            return await call
+        finally:
+            del self._calls[call_id]
+            self._owed.settle(call_id, time.monotonic())
+
+
+def _refuse_if_late(deadline: float | None) -> None:
+    if deadline is not None and deadline <= time.monotonic():
+        raise DeadlineError("the request's deadline has passed")
+
+
+def _encode(frame: frames.ToWorker) -> bytes:
+    try:
+        return frames.encode(frame)
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise InvalidRequestError(f"the request holds a value out of range: {error}") from None
+
+
+def _again(error: HeadraceError) -> HeadraceError:
+    """The same error for another caller; an exception object belongs to one."""
+    return from_code(error.code, error.message, param=error.param, retry_after=error.retry_after)

@@ -1,0 +1,20 @@
+"""What a worker process is told to run, as plain values."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.engine.config import EngineConfig
+from headrace.executors.executor import ExecutorConfig
+from headrace.telemetry.logging import LogFormat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSpec:
+    """One model version. Thread counts and the like are here and not in the environment."""
+
+    model_id: str
+    source: str
+    state_dir: Path
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    executor: ExecutorConfig = field(default_factory=ExecutorConfig)
+    log_format: LogFormat = "text"
