@@ -1,0 +1,61 @@
+"""The worker is killed under load; the server goes on by itself."""
+
+import asyncio
+import os
+import signal
+import time
+
+import httpx
+import pytest
+
+from real_server import MODEL, RealServer
+
+pytestmark = pytest.mark.slow
+
+
+async def test_a_killed_worker_is_replaced_and_nobody_is_lied_to() -> None:
+    with RealServer() as server:
+        async with httpx.AsyncClient(base_url=server.url, timeout=100) as client:
+            streams = [asyncio.create_task(_stream(client)) for _ in range(6)]
+            late = [asyncio.create_task(_full(client)) for _ in range(6)]
+            await _first_token(server)
+            (worker,) = server.workers()
+            os.kill(worker, signal.SIGKILL)
+            outcomes = await asyncio.gather(*streams)
+            assert set(outcomes) <= {"complete", "honest error"}
+            assert "honest error" in outcomes
+            assert set(await asyncio.gather(*late)) == {
+                200
+            }  # nothing was sent, so they are retried
+            assert await _full(client) == 200
+        (replacement,) = server.workers()
+        assert replacement != worker
+        assert server.metric("headrace_worker_restarts_total") == 1
+        assert "worker" in server.log()
+
+
+async def _first_token(server: RealServer) -> None:
+    while not await asyncio.to_thread(server.metric, "headrace_generated_tokens_total"):
+        await asyncio.sleep(0.05)
+
+
+async def _stream(client: httpx.AsyncClient) -> str:
+    body = {"model": MODEL, "prompt": "Tell a story.", "max_tokens": 200, "stream": True}
+    body["ignore_eos"] = True
+    async with client.stream("POST", "/v1/completions", json=body) as response:
+        lines = [line async for line in response.aiter_lines() if line]
+    if lines[-1] == "data: [DONE]" and not any('"error"' in line for line in lines):
+        return "complete"
+    finished = any('"finish_reason":"' in line.replace(" ", "") for line in lines)
+    return "false end" if finished else "honest error"
+
+
+async def _full(client: httpx.AsyncClient) -> int:
+    """The status, once a refusal that named a time to come back has been honoured."""
+    body = {"model": MODEL, "prompt": "Tell a story.", "max_tokens": 8}
+    until = time.monotonic() + 60
+    while True:
+        response = await client.post("/v1/completions", json=body)
+        if response.status_code != 503 or time.monotonic() > until:
+            return response.status_code
+        await asyncio.sleep(float(response.headers["Retry-After"]))
