@@ -25,6 +25,31 @@ class Step:
     num_new_tokens: list[int] = field(default_factory=list)
     started: list[Sequence] = field(default_factory=list)
 
+    def add(self, seq: Sequence, count: int) -> None:
+        self.sequences.append(seq)
+        self.num_new_tokens.append(count)
+
+
+class Scheduler:
+    """Holds waiting sequences by urgency and running ones by age."""
+
+    def __init__(self, pool: BlockPool, config: EngineConfig) -> None:
+        self.pool = pool
+        self.waiting: list[Sequence] = []  # most urgent first
+        self.running: list[Sequence] = []  # oldest first
+        self.num_waiting_tokens = 0
+        self.num_preemptions = 0
+        self.num_prefix_cache_queries = 0
+        self.num_prefix_cache_hits = 0
+        self._max_num_seqs = config.max_num_seqs
+        self._budget = config.max_num_batched_tokens
+        self._prompt_share = config.max_prompt_share
+        self._prefix_caching = config.prefix_caching
+        self._watermark = max(1, pool.num_blocks // 100)
+        self._num_arrivals = 0
+        self._num_computed_tokens = 0  # the clock that waiting sequences age by
+        self._turn = 0
+
     def add(self, seq: Sequence, *, like: Sequence | None = None) -> None:
         """Queue a sequence, as urgent as `like` if given, else by its arrival and length."""
         self._num_arrivals += 1
