@@ -2,7 +2,6 @@
 
 import ctypes
 import gc
-from pathlib import Path
 
 import numpy as np
 import openvino as ov
@@ -10,7 +9,7 @@ import openvino as ov
 from headrace.errors import ConfigurationError
 from headrace.executors.cpu import Machine, machine
 from headrace.executors.executor import Batch, ExecutorConfig, Output, Progress
-from headrace.executors.openvino.constants import WeightConstants
+from headrace.executors.openvino.constants import Constants
 from headrace.executors.openvino.graph import DecoderGraph
 from headrace.executors.openvino.kv_cache import KVCache, block_bytes, block_size, num_blocks_for
 from headrace.executors.openvino.paged_attention import check_version
@@ -27,19 +26,25 @@ class OpenVinoExecutor:
         check_version()
         here = machine()
         self._precision = choose_precision(config, here)
-        constants = WeightConstants(files.weights, self._precision.weights)
+        constants = Constants(
+            files.weights, self._precision, lambda share: progress("reading", share)
+        )
         graph = DecoderGraph(files.config, constants).build()
         progress("compiling", 0.0)
-        compiled = _compile(graph, self._precision, config.num_threads or here.num_cores)
-        del graph, constants
-        _give_back_memory()
-        self._cache, self._limits = _make_cache(compiled, files.config, config, here)
+        with constants.arena.paging_out():
+            compiled = _compile(graph, self._precision, config.num_threads or here.num_cores)
+        self._cache, self._limits = _make_cache(
+            compiled, files.config, config, here, constants.num_bytes
+        )
         self._request = compiled.create_infer_request()
         self._ports = {port.get_any_name(): index for index, port in enumerate(compiled.inputs)}
         for name, tensor in self._cache.tensors.items():
             self._request.set_tensor(name, tensor)
         progress("warming", 0.0)
-        self._warm_up(config)
+        self._warm_up()
+        constants.arena.page_out()
+        del graph, constants
+        _give_back_memory()
         progress("warming", 1.0)
 
     @property
@@ -86,7 +91,7 @@ class OpenVinoExecutor:
         del self._request, self._cache
         _give_back_memory()
 
-    def _warm_up(self, config: ExecutorConfig) -> None:
+    def _warm_up(self) -> None:
         """Run the shapes of a first request, so that it does not pay for kernels made on demand."""
         blocks = [0]
         one = np.zeros(1, np.int32)
@@ -118,7 +123,11 @@ def _compile(graph: ov.Model, precision: Precision, num_threads: int) -> ov.Comp
 
 
 def _make_cache(
-    compiled: ov.CompiledModel, model: ModelConfig, config: ExecutorConfig, here: Machine
+    compiled: ov.CompiledModel,
+    model: ModelConfig,
+    config: ExecutorConfig,
+    here: Machine,
+    weight_bytes: int,
 ) -> tuple[KVCache, Limits]:
     ports = [port for port in compiled.inputs if "_cache." in port.get_any_name()]
     size = block_size(ports)
@@ -127,7 +136,7 @@ def _make_cache(
         config.kv_cache_memory,
         bytes_per_block=block_bytes(ports),
         available=here.available_memory,
-        weight_bytes=0,
+        weight_bytes=weight_bytes,
         most=config.max_num_seqs * -(-length // size),
     )
     if config.max_model_len is not None and num_blocks * size < length:

@@ -113,7 +113,7 @@ class DecoderGraph:
         return op.reshape(op.transpose(x, ints(0, 2, 1, 3)), ints(0, -1), True)
 
     def _rotation(self, rope: Rope) -> tuple[ov.Node, ov.Node]:
-        """cos and sin, (num_tokens, 1, 1, head_dim), shared by all layers of one rope."""
+        """The cosines and sines, (num_tokens, 1, 1, head_dim), shared by all layers of one rope."""
         if rope not in self._rotations:
             inverse = np.array(rope.inverse_frequencies, np.float32).reshape(1, 1, 1, -1)
             positions = op.reshape(op.convert(self._positions, "f32"), ints(-1, 1, 1, 1), False)

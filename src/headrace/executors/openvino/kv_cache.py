@@ -37,8 +37,10 @@ def block_bytes(ports: Sequence[ov.ConstOutput]) -> int:
 def num_blocks_for(
     memory: int | None, *, bytes_per_block: int, available: int, weight_bytes: int, most: int
 ) -> int:
-    """Blocks in `memory` bytes. By default as many bytes as the weights have, at least 384 MiB, at
-    most a quarter of the available memory, and never more than `most` blocks can be used.
+    """Blocks in `memory` bytes, but no more than the `most` that can be in use.
+
+    By default as many bytes as the weights have, at least 384 MiB, at most a quarter of what is
+    available.
     """
     if memory is None:
         memory = min(available // 4, max(MIN_AUTO_MEMORY, weight_bytes))
@@ -58,10 +60,12 @@ def _shape(port: ov.ConstOutput, num_blocks: int) -> list[int]:
 
 
 def _bytes(port: ov.ConstOutput, num_blocks: int) -> int:
-    return math.prod(_shape(port, num_blocks)) * port.get_element_type().size
+    return math.prod(_shape(port, num_blocks)) * int(port.get_element_type().size)
 
 
 def _mapped(port: ov.ConstOutput, num_blocks: int) -> ov.Tensor:
     # a mapping of its own is zero (freed heap memory may hold NaN) and shares no page with others
-    memory = np.frombuffer(mmap.mmap(-1, _bytes(port, num_blocks)), np.uint8)
-    return ov.Tensor(memory, ov.Shape(_shape(port, num_blocks)), port.get_element_type())
+    memory = mmap.mmap(-1, _bytes(port, num_blocks), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return ov.Tensor(
+        np.frombuffer(memory, np.uint8), ov.Shape(_shape(port, num_blocks)), port.get_element_type()
+    )

@@ -39,8 +39,8 @@ def _kv_precision(config: ExecutorConfig, machine: Machine, compute: str) -> KVP
         return "bf16" if compute == "bf16" else ("fp32" if config.precision == "fp32" else "fp16")
     if asked == "bf16" and compute != "bf16":
         raise ConfigurationError(
-            f"kv_cache_precision 'bf16' needs a CPU with bf16 instructions ({machine.model_name} has"
-            " none) and a precision other than 'fp32': use 'auto', 'fp32' or 'u8'",
+            "kv_cache_precision 'bf16' needs a precision other than 'fp32' and a CPU with bf16"
+            f" instructions ({machine.model_name}): use 'auto', 'fp32' or 'u8'",
             param="kv_cache_precision",
         )
     return asked
