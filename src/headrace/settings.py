@@ -94,7 +94,9 @@ class ServerSection(_Section):
         default_factory=default_state_dir, description="downloaded models and run-time files"
     )
     max_body_bytes: ByteSize = Field(
-        ByteSize(10 * _MIB), ge=1, description="largest request body; more is a 413"
+        ByteSize(10 * _MIB),
+        ge=1,
+        description="largest request body in bytes, also as `1MiB`; more is a 413",
     )
     request_timeout: float = Field(
         600.0, gt=0, allow_inf_nan=False, description="seconds a request may take; more is a 504"
@@ -125,7 +127,7 @@ class TelemetrySection(_Section):
     """`[telemetry]`: what the server tells of itself."""
 
     log_format: Literal["text", "json"] = Field(
-        "text", description="log lines for people or for machines"
+        "text", description="`text` for people, `json` for machines"
     )
     log_dir: Annotated[Path, AfterValidator(Path.expanduser)] | None = Field(
         None, description="folder of a rotated log file; unset: stderr"
@@ -137,16 +139,19 @@ class EngineSection(_Section):
     """`[models.engine]`: how one model is computed."""
 
     executor: Literal["auto", "openvino"] = Field(
-        _EXECUTOR.executor, description="what does the arithmetic"
+        _EXECUTOR.executor, description="what does the arithmetic: `auto` or `openvino`"
     )
     precision: Literal["auto", "fp32", "bf16", "int8"] = Field(
-        _EXECUTOR.precision, description="of weights; `auto` suits the processor"
+        _EXECUTOR.precision, description="how weights are stored: `auto`, `fp32`, `bf16` or `int8`"
     )
     kv_cache_precision: Literal["auto", "fp32", "bf16", "u8"] = Field(
-        _EXECUTOR.kv_cache_precision, description="of the KV cache"
+        _EXECUTOR.kv_cache_precision,
+        description="how the KV cache is stored: `auto`, `fp32`, `bf16` or `u8`",
     )
     kv_cache_memory: ByteSize | None = Field(
-        None, ge=1, description="memory for the KV cache; unset: chosen for the machine"
+        None,
+        ge=1,
+        description="bytes for the KV cache, also as `512MiB`; unset: chosen for the machine",
     )
     num_threads: int | None = Field(
         None, ge=1, description="compute threads; unset: every core the process may use"
@@ -166,7 +171,9 @@ class EngineSection(_Section):
 class ModelSection(_Section):
     """`[[models]]`: one model to serve."""
 
-    source: str = Field(min_length=1, description="alias, folder, `.gguf` file, `pypi:` or `hf:`")
+    source: str = Field(
+        min_length=1, description="where the model comes from, see [models](models.md)"
+    )
     name: str | None = Field(
         None, pattern=rf"^{MODEL_NAME}$", description="name in requests; unset: from the source"
     )

@@ -7,7 +7,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 
-from headrace.registry.registry import ModelStatus
+from headrace.registry.status import ModelStatus
 
 _LOADING = ("loading", "health_check")
 
