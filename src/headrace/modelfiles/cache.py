@@ -4,11 +4,14 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event, Thread
+from typing import TypeVar
 
 from headrace.errors import ModelFileError
+
+Result = TypeVar("Result")
 
 _INTERVAL = 0.2  # seconds between two looks at a growing download
 
@@ -55,25 +58,26 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def growth_reported(
-    folder: Path, total: Callable[[], float], report: Callable[[float], None]
-) -> Iterator[None]:
-    """While the body downloads into the folder, report the share of `total()` bytes there."""
-    done = Event()
+def report_growth(
+    work: Callable[[], Result],
+    folder: Path,
+    total: Callable[[], float],
+    report: Callable[[float], None],
+) -> Result:
+    """Do work that downloads into a folder; meanwhile report the share of `total()` bytes there.
 
-    def watch() -> None:
-        while not done.wait(_INTERVAL):
-            if expected := total():
-                report(min(_size(folder) / expected, 1.0))
-
-    watcher = Thread(target=watch, name="download-progress", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        done.set()
-        watcher.join()
+    `report` is called on the calling thread, with rising shares.
+    """
+    reported = 0.0
+    with ThreadPoolExecutor(1, "download") as pool:
+        future = pool.submit(work)
+        while not wait([future], _INTERVAL).done:
+            expected = total()
+            share = min(_size(folder) / expected, 1.0) if expected else 0.0
+            if share > reported:
+                reported = share
+                report(share)
+    return future.result()
 
 
 def _size(folder: Path) -> int:

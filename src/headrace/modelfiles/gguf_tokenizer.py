@@ -82,6 +82,10 @@ class GGUFVocabulary:
         return self._token("eos_token_id")
 
     @property
+    def _space_prefix(self) -> bool:
+        return self._fields.flag("add_space_prefix", default=True)
+
+    @property
     def add_bos_token(self) -> bool:
         spm = self._fields.get("model") == "llama"
         return self._fields.flag("add_bos_token", default=spm) and self.bos_token is not None
@@ -139,7 +143,7 @@ class GGUFVocabulary:
             byte_fallback=True,
         )
         tokenizer = Tokenizer(model)
-        prefix = self._fields.flag("add_space_prefix", default=True)
+        prefix = self._space_prefix
         replace = [normalizers.Replace(" ", "▁")]
         tokenizer.normalizer = normalizers.Sequence(
             [normalizers.Prepend("▁"), *replace] if prefix else replace
@@ -160,8 +164,13 @@ class GGUFVocabulary:
             [AddedToken(self.tokens[i], special=True, normalized=False) for i in control]
         )
         user_defined = np.flatnonzero(self.kinds == _USER_DEFINED)
+        # SentencePiece looks for runs of spaces after it has written every space as "▁".
+        spaces = self._fields.get("model") == "llama" and not self._space_prefix
         tokenizer.add_tokens(
-            [AddedToken(self.tokens[i], special=False, normalized=False) for i in user_defined]
+            [
+                AddedToken(token, special=False, normalized=spaces and " " in token)
+                for token in (self.tokens[i] for i in user_defined)
+            ]
         )
 
     def _vocabulary(self) -> dict[str, int]:

@@ -1,14 +1,13 @@
 """Models of the Hugging Face Hub, or of whatever HF_ENDPOINT points to."""
 
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from headrace.errors import ModelFileError
-from headrace.modelfiles.cache import cached, growth_reported
+from headrace.modelfiles.cache import cached, report_growth
 
 Progress = Callable[[str, float], None]
 
@@ -32,25 +31,34 @@ def fetch_repository(source: str, cache_dir: Path, progress: Progress) -> Path:
 
 def _fill(repository: str, file: str | None, into: Path, progress: Progress) -> None:
     try:
-        from huggingface_hub import HfApi, hf_hub_download  # noqa: PLC0415  # an extra
-        from huggingface_hub.errors import HfHubHTTPError, HFValidationError  # noqa: PLC0415
+        import huggingface_hub  # noqa: F401, PLC0415  # an extra
     except ImportError:
         raise ModelFileError(
             f"hf:{repository}: models of the Hugging Face Hub need `pip install headrace[hf]`"
         ) from None
     try:
-        info = HfApi().model_info(repository, files_metadata=True)
-        files = _chosen(repository, info.siblings or [], file)
-        total = sum(files.values())
-        with growth_reported(into, lambda: total, lambda done: progress("downloading", done)):
-            for name in files:
-                hf_hub_download(repository, name, revision=info.sha, local_dir=into)
-    except (HfHubHTTPError, HFValidationError) as error:
-        raise ModelFileError(f"hf:{repository}: {_first_line(error)}") from None
-    except (httpx.TransportError, OSError) as error:
-        raise ModelFileError(
-            f"hf:{repository}: the hub cannot be reached: {_first_line(error)}"
-        ) from None
+        _download(repository, file, into, progress)
+    except ModelFileError:
+        raise
+    except Exception as error:  # its transport changed twice: requests, httpx, httpx2
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise ModelFileError(f"hf:{repository}: cannot be downloaded: {reason}") from error
+
+
+def _download(repository: str, file: str | None, into: Path, progress: Progress) -> None:
+    from huggingface_hub import HfApi, hf_hub_download  # noqa: PLC0415  # an extra
+
+    info = HfApi().model_info(repository, files_metadata=True)
+    files = _chosen(repository, info.siblings or [], file)
+    report_growth(
+        lambda: [
+            hf_hub_download(repository, name, revision=info.sha, local_dir=into) for name in files
+        ],
+        into,
+        lambda: sum(files.values()),
+        lambda done: progress("downloading", done),
+    )
+    shutil.rmtree(into / ".cache", ignore_errors=True)  # the hub's own notes on the download
 
 
 def _chosen(repository: str, siblings: list[Any], file: str | None) -> dict[str, int]:
@@ -68,7 +76,3 @@ def _chosen(repository: str, siblings: list[Any], file: str | None) -> dict[str,
     if file not in sizes:
         raise ModelFileError(f"hf:{repository}: holds no file {file!r}")
     return {file: sizes[file]}
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.errors import ModelFileError
-from headrace.modelfiles.cache import growth_reported
+from headrace.modelfiles.cache import report_growth
 
 _UNITS = {"bytes": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}
 _SIZE = re.compile(r"Downloading \S+ \(([\d.]+) (bytes|kB|MB|GB)\)")
@@ -25,22 +25,26 @@ def download_wheel(requirement: str, folder: Path, report: Callable[[float], Non
     wheels, temporary, log = folder / "wheels", folder / "tmp", folder / "pip.log"
     for new in (wheels, temporary):
         new.mkdir(parents=True, exist_ok=True)
-    with (
-        log.open("wb") as output,
-        growth_reported(temporary, lambda: _total(log), report),
-    ):
-        finished = subprocess.run(  # noqa: S603  # the requirement was matched against its grammar
-            [*_PIP_DOWNLOAD, "--dest", str(wheels), requirement],
+    command = [*_PIP_DOWNLOAD, "--dest", str(wheels), requirement]
+    returncode = report_growth(
+        lambda: _run(command, temporary, log), temporary, lambda: _total(log), report
+    )
+    if returncode:
+        raise ModelFileError(_reason(requirement, log.read_text(errors="replace")))
+    report(1.0)
+    return next(wheels.glob("*.whl"))
+
+
+def _run(command: list[str], temporary: Path, log: Path) -> int:
+    with log.open("wb") as output:
+        return subprocess.run(  # noqa: S603  # the requirement was matched against its grammar
+            command,
             env={**os.environ, "TMPDIR": str(temporary)},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             check=False,
-        )
-    if finished.returncode:
-        raise ModelFileError(_reason(requirement, log.read_text(errors="replace")))
-    report(1.0)
-    return next(wheels.glob("*.whl"))
+        ).returncode
 
 
 _PIP_DOWNLOAD = [
@@ -60,6 +64,8 @@ def _require_pip(requirement: str) -> None:
 
 def _total(log: Path) -> float:
     """What pip says it downloads, in bytes; 0 while it does not say."""
+    if not log.exists():
+        return 0
     return sum(
         float(n) * _UNITS[unit] for n, unit in _SIZE.findall(log.read_text(errors="replace"))
     )
@@ -69,7 +75,7 @@ def _reason(requirement: str, log: str) -> str:
     if _UNREACHABLE.search(log):
         return f"pypi:{requirement}: the package index cannot be reached"
     if "No matching distribution" in log or "Could not find a version" in log:
-        return f"pypi:{requirement}: the package index has no such package (or no wheel of it)"
+        return f"pypi:{requirement}: the package index has no such package, or no wheel of it"
     errors = [line for line in log.splitlines() if line.startswith("ERROR:")]
     last = errors[-1].removeprefix("ERROR: ") if errors else "pip ended without saying why"
     return f"pypi:{requirement}: {last}"
