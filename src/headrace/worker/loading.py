@@ -36,6 +36,9 @@ class EngineParts:
         engine = Engine(self.executor, self.tokenizer, self.spec.engine)
         return AsyncEngine(engine, self.tokenizer, deliver)
 
+    def close(self) -> None:
+        self.executor.close()
+
 
 def _info(spec: WorkerSpec, files: ModelFiles, executor: Executor) -> ModelInfo:
     return ModelInfo(

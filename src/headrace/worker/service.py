@@ -32,6 +32,7 @@ class Service:
 
     def __init__(self, load: Load) -> None:
         self._load = load
+        self._model: LoadedModel | None = None
         self._engine: ServingEngine | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._adding: dict[str, asyncio.Task[None]] = {}
@@ -86,6 +87,8 @@ class Service:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._engine is not None:
             await self._engine.close()
+        if self._model is not None:
+            self._model.close()
 
     def _send(self, frame: frames.FromWorker) -> None:
         self._channel.send(frames.encode(frame))
@@ -132,6 +135,7 @@ class Service:
         self._send(frames.Failed(error))
 
     def _load_done(self, loaded: LoadedModel) -> None:
+        self._model = loaded
         self._engine = loaded.start(self._deliver)
         self._start(self._end_at_fault(self._engine))
         self._send(frames.Ready(loaded.info))

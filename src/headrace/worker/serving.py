@@ -50,6 +50,10 @@ class LoadedModel(Protocol):
 
     def start(self, deliver: Deliver) -> ServingEngine: ...
 
+    def close(self) -> None:
+        """Give the memory back; its engine must be closed before."""
+        ...
+
 
 Load = Callable[[WorkerSpec, Progress], LoadedModel]
 """Blocks until the model is in memory; HeadraceError says why it cannot be."""

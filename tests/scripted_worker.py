@@ -2,7 +2,7 @@
 
 Sources: `good`, `slow`, `missing`, `broken`, `crash`, `crash-later` (once a marker file exists in
 the state folder). Prompts: `count N`, `forever`, `hang` (work without a step), `crash`,
-`crash after N`, `flood N` (N chunks in one step for each of 100 steps).
+`hang after N`, `crash after N`, `flood N` (N chunks in one step for each of 100 steps).
 """
 
 import asyncio
@@ -122,6 +122,8 @@ class ScriptedEngine:
                 limit = int(size) * 100
                 first = done * int(size)
                 return [self._chunk(request_id, first + i, limit) for i in range(int(size))]
+            case ["hang", "after", limit] if done >= int(limit):
+                self._hangs = True
             case ["crash", "after", limit] if done >= int(limit):
                 os.kill(os.getpid(), signal.SIGKILL)
         return [self._chunk(request_id, done, sys.maxsize)]
@@ -148,6 +150,9 @@ class ScriptedModel:
 
     def start(self, deliver: Deliver) -> ServingEngine:
         return ScriptedEngine(deliver)
+
+    def close(self) -> None:
+        pass
 
 
 def load(spec: WorkerSpec, progress: Progress) -> ScriptedModel:

@@ -1,0 +1,98 @@
+"""A registry of scripted models, with a check that nothing is left when it is closed."""
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from headrace.generation import Chunk, EngineStats, GenerationRequest, LanguageModel
+from headrace.registry.patience import Patience
+from headrace.registry.registry import ModelStatus, Registry
+from headrace.registry.spec import ModelSpec
+
+SCRIPT = Path(__file__).with_name("scripted_worker.py")
+COMMAND = (sys.executable, str(SCRIPT))
+IMPATIENT = Patience(
+    tick=0.1, silence=3.0, standstill=1.5, first_delay=0.05, longest_delay=0.2, termination=5.0
+)
+
+
+class Served:
+    """A registry and what it told its listener."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
+        self.seen: list[ModelStatus] = []
+        self._changed = asyncio.Event()
+        registry.listen(self._listen)
+
+    @property
+    def status(self) -> ModelStatus:
+        return self.registry.statuses()[0]
+
+    async def until(self, condition: Callable[[ModelStatus], bool]) -> ModelStatus:
+        async with asyncio.timeout(30):
+            while not any(condition(status) for status in self.seen):
+                self._changed.clear()
+                await self._changed.wait()
+        return self.status
+
+    async def until_stats(self, condition: Callable[[EngineStats], bool]) -> EngineStats:
+        """Poll, since stats come with every step and tell nobody."""
+        async with asyncio.timeout(30):
+            while (stats := self.status.stats) is None or not condition(stats):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        return stats
+
+    async def answer(self, prompt: str, name: str = "m0", **fields: object) -> str:
+        async with self.registry.acquire(name) as model:
+            return "".join([chunk.text async for chunk in generate(model, prompt, **fields)])
+
+    def _listen(self, status: ModelStatus) -> None:
+        self.seen.append(status)
+        self._changed.set()
+
+
+def generate(model: LanguageModel, prompt: str, **fields: object) -> AsyncIterator[Chunk]:
+    fields = {"request_id": "r", **fields}
+    return model.generate(GenerationRequest(prompt=prompt, **fields))  # type: ignore[arg-type]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@asynccontextmanager
+async def serving(
+    state_dir: Path, *sources: str, patience: Patience = IMPATIENT, wait: bool = True
+) -> AsyncIterator[Served]:
+    """Serve scripted models `m0`, `m1`, ... and check that nothing is left of them."""
+    threads, tasks = threading.active_count(), asyncio.all_tasks()
+    registry = Registry(state_dir, command=COMMAND, patience=patience)
+    served = Served(registry)
+    specs = [
+        ModelSpec(name=f"m{number}", source=source)
+        for number, source in enumerate(sources or ("good",))
+    ]
+    await registry.start(specs)
+    assert registry._sockets is not None
+    folder = registry._sockets.folder
+    try:
+        if wait:
+            async with asyncio.timeout(30):
+                await registry.loaded()
+        yield served
+    finally:
+        await registry.close()
+        pids = {status.pid for status in served.seen if status.pid is not None}
+    assert not [pid for pid in pids if is_alive(pid)]
+    assert not folder.exists()
+    assert not asyncio.all_tasks() - tasks - {asyncio.current_task()}
+    assert threading.active_count() <= threads + 1  # to_thread keeps one for the next call
