@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from headrace.errors import ModelFileError
 from headrace.modelfiles.config import ModelConfig
 from headrace.modelfiles.layout import expected_shapes
-from headrace.modelfiles.quantization import to_bfloat16, to_float32
+from headrace.modelfiles.quantization import FORMATS, to_bfloat16, to_float32
 from headrace.modelfiles.weights import StoredTensor
 
 Change = Callable[[StoredTensor], StoredTensor]
@@ -64,6 +64,11 @@ class CheckpointWeights:
 def _check(path: Path, name: str, entry: Entry | None, shape: tuple[int, ...]) -> None:
     if entry is None:
         raise ModelFileError(f"{path}: tensor {name!r} is missing; expected shape {list(shape)}")
+    if entry.tensor.kind not in FORMATS:
+        raise ModelFileError(
+            f"{entry.path}: tensor {entry.name!r} has the type {entry.tensor.kind}; "
+            f"supported are {', '.join(FORMATS)}"
+        )
     if entry.tensor.shape != shape:
         raise ModelFileError(
             f"{entry.path}: tensor {entry.name!r} has shape {list(entry.tensor.shape)}; "

@@ -5,7 +5,13 @@ nothing above this floor asks for an architecture by name.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
+
+from headrace.errors import ModelFileError
+
+# More than any model has; a corrupt number beyond them would fill the memory.
+MAX_LAYERS: Final = 4096
+MAX_HEAD_DIM: Final = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +52,14 @@ class ModelConfig:
     layer_windows: tuple[int, ...]  # per layer: sliding window in tokens, 0 = all
     layer_ropes: tuple[Rope, ...]  # per layer
     eos_token_ids: tuple[int, ...] = ()
+
+
+def check_config(where: str, config: ModelConfig) -> ModelConfig:
+    """The config itself; ModelFileError when its numbers do not fit together."""
+    if config.num_heads % config.num_kv_heads:
+        raise ModelFileError(
+            f"{where}: {config.num_heads} heads cannot share {config.num_kv_heads} key-value heads"
+        )
+    if config.head_dim % 2:
+        raise ModelFileError(f"{where}: head size {config.head_dim} is odd; expected pairs")
+    return config

@@ -1,9 +1,12 @@
 """Reads typed values out of an untrusted mapping. Every refusal names the file and the key."""
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from headrace.errors import ModelFileError
+
+_MOST: Final = 2**31 - 1
 
 
 class Fields:
@@ -26,15 +29,19 @@ class Fields:
         value = self._values.get(self._prefix + key)
         return self._defaults.get(key) if value is None else value
 
-    def integer(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+    def integer(
+        self, key: str, default: int | None = None, *, least: int = 1, most: int = _MOST
+    ) -> int:
         value = self._given(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise self.error(key, value, f"an integer of at least {least}")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self.error(key, value, f"an integer from {least} to {most}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self._given(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.error(key, value, "a number above 0")
+        if not 0 < value < math.inf:
             raise self.error(key, value, "a number above 0")
         return float(value)
 

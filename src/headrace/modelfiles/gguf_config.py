@@ -9,7 +9,7 @@ import numpy as np
 
 from headrace.errors import ModelFileError
 from headrace.modelfiles.checkpoint import Entry, interleaved_to_halves
-from headrace.modelfiles.config import ModelConfig, Rope
+from headrace.modelfiles.config import MAX_HEAD_DIM, MAX_LAYERS, ModelConfig, Rope, check_config
 from headrace.modelfiles.fields import Fields
 from headrace.modelfiles.gguf import GGUFFile
 from headrace.modelfiles.quantization import to_float32
@@ -45,9 +45,9 @@ _GEMMA_LAYER_NAMES = {
 }
 
 
-def read_gguf_config(file: GGUFFile, eos: tuple[int, ...]) -> ModelConfig:
+def read_gguf_config(file: GGUFFile) -> ModelConfig:
     """Translate the metadata; what it leaves open (biases, ties) the tensors tell."""
-    return _Translation(file, eos).config()
+    return check_config(str(file.path), _Translation(file).config())
 
 
 def gguf_entries(file: GGUFFile, config: ModelConfig) -> dict[str, Entry]:
@@ -83,9 +83,8 @@ def _our_name(name: str, *, gemma: bool) -> tuple[str | None, str]:
 class _Translation:
     """One file's metadata on its way to a ModelConfig."""
 
-    def __init__(self, file: GGUFFile, eos: tuple[int, ...]) -> None:
+    def __init__(self, file: GGUFFile) -> None:
         self._file = file
-        self._eos = eos
         self._family = self._supported_family()
         self._fields = Fields(str(file.path), file.metadata, prefix=f"{self._family}.")
 
@@ -95,11 +94,13 @@ class _Translation:
             raise fields.error("expert_count", fields.get("expert_count"), "none (not supported)")
         gemma = family == "gemma3"
         num_layers, num_heads = (
-            fields.integer("block_count"),
+            fields.integer("block_count", most=MAX_LAYERS),
             fields.integer("attention.head_count"),
         )
         hidden_size = fields.integer("embedding_length")
-        head_dim = fields.integer("attention.key_length", hidden_size // num_heads)
+        head_dim = fields.integer(
+            "attention.key_length", hidden_size // num_heads, most=MAX_HEAD_DIM
+        )
         self._refuse_unequal_heads(head_dim)
         slides = [self._slides(index) for index in range(num_layers)]
         window = fields.integer("attention.sliding_window", 0, least=0) if any(slides) else 0
@@ -126,7 +127,6 @@ class _Translation:
             tied_embeddings=not self._has("output.weight"),
             layer_windows=tuple(window if sliding else 0 for sliding in slides),
             layer_ropes=tuple(ropes[sliding] for sliding in slides),
-            eos_token_ids=self._eos,
         )
 
     def _supported_family(self) -> str:

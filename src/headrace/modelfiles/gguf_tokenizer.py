@@ -11,6 +11,7 @@ import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 
+from headrace.errors import ModelFileError
 from headrace.modelfiles.fields import Fields
 from headrace.modelfiles.gguf import GGUFFile
 
@@ -104,7 +105,12 @@ class GGUFVocabulary:
         kind = self._fields.text("model")
         if kind not in _KINDS:
             raise self._fields.error("model", kind, f"one of {', '.join(_KINDS)}")
-        tokenizer = _KINDS[kind](self)
+        try:
+            tokenizer = _KINDS[kind](self)
+        except ModelFileError:
+            raise
+        except Exception as error:  # noqa: BLE001  # the library raises bare Exception
+            raise self._fields.error("tokens", str(error), "a sound vocabulary") from None
         self._add_tokens(tokenizer)
         bos = self.bos_token
         if self.add_bos_token and bos is not None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from headrace.errors import ModelFileError
-from headrace.modelfiles.config import ModelConfig, Rope
+from headrace.modelfiles.config import MAX_HEAD_DIM, MAX_LAYERS, ModelConfig, Rope, check_config
 from headrace.modelfiles.fields import Fields
 from headrace.modelfiles.rope import build_rope
 
@@ -38,7 +38,7 @@ _ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh"]] = {
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
-def read_hf_config(where: str, raw: Mapping[str, Any], eos: tuple[int, ...]) -> ModelConfig:
+def read_hf_config(where: str, raw: Mapping[str, Any]) -> ModelConfig:
     """Translate a parsed config.json; `where` names the file in errors."""
     if "quantization_config" in raw:
         method = Fields(where, raw).mapping("quantization_config").get("quant_method", "unknown")
@@ -48,7 +48,7 @@ def read_hf_config(where: str, raw: Mapping[str, Any], eos: tuple[int, ...]) -> 
         )
     text = _text_part(where, raw)
     family, defaults = _family(where, text)
-    return _Translation(Fields(where, text, defaults), family, eos).config()
+    return check_config(where, _Translation(Fields(where, text, defaults), family).config())
 
 
 def _text_part(where: str, raw: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -73,20 +73,19 @@ def _family(where: str, raw: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]
 class _Translation:
     """One config.json on its way to a ModelConfig."""
 
-    def __init__(self, fields: Fields, family: str, eos: tuple[int, ...]) -> None:
+    def __init__(self, fields: Fields, family: str) -> None:
         self._fields = fields
         self._family = family
-        self._eos = eos
 
     def config(self) -> ModelConfig:
         fields, family = self._fields, self._family
         self._refuse_variants()
         num_layers, num_heads = (
-            fields.integer("num_hidden_layers"),
+            fields.integer("num_hidden_layers", most=MAX_LAYERS),
             fields.integer("num_attention_heads"),
         )
         hidden_size = fields.integer("hidden_size")
-        head_dim = fields.integer("head_dim", hidden_size // num_heads)
+        head_dim = fields.integer("head_dim", hidden_size // num_heads, most=MAX_HEAD_DIM)
         attention_bias = fields.flag("attention_bias") if family != "mistral" else False
         layer_types = self._layer_types(num_layers)
         window = fields.integer("sliding_window", 0, least=0) if _SLIDING in layer_types else 0
@@ -114,7 +113,6 @@ class _Translation:
             tied_embeddings=fields.flag("tie_word_embeddings"),
             layer_windows=tuple(window if kind == _SLIDING else 0 for kind in layer_types),
             layer_ropes=tuple(ropes[kind] for kind in layer_types),
-            eos_token_ids=self._eos,
         )
 
     def _refuse_variants(self) -> None:

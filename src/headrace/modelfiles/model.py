@@ -1,6 +1,6 @@
 """One model on disk, opened: its shape, weights, tokenizer and chat template."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -45,8 +45,9 @@ def open_model(path: Path) -> ModelFiles:
 
 def _open_gguf(path: Path) -> ModelFiles:
     file = open_gguf(path)
+    config = read_gguf_config(file)
     vocabulary = GGUFVocabulary(file)
-    config = read_gguf_config(file, vocabulary.eos_token_ids)
+    config = replace(config, eos_token_ids=vocabulary.eos_token_ids)
     return ModelFiles(
         path=path,
         config=config,
@@ -71,7 +72,8 @@ def _open_folder(folder: Path) -> ModelFiles:
     texts = HFTokenizerFiles(folder)
     raw = parse_json(config_path, raw_config)
     tokenizer = texts.tokenizer()
-    config = read_hf_config(str(config_path), raw, texts.eos_token_ids(raw, tokenizer))
+    config = read_hf_config(str(config_path), raw)
+    config = replace(config, eos_token_ids=texts.eos_token_ids(raw, tokenizer))
     files = open_folder(folder)
     return ModelFiles(
         path=folder,

@@ -21,12 +21,15 @@ def build_rope(
     if kind not in _SCALINGS:
         known = ", ".join(_SCALINGS)
         raise ModelFileError(f"{where}: rope scaling {kind!r} is not supported; supported: {known}")
-    frequencies = theta ** -(np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+    with np.errstate(over="ignore"):
+        frequencies = theta ** -(np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
     try:
         frequencies, factor = _SCALINGS[kind](frequencies, theta, max_positions, scaling)
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise ModelFileError(f"{where}: rope scaling {kind!r} is incomplete: {error!r}") from None
-    return Rope(tuple(float(f) for f in frequencies), factor)
+    if not (np.isfinite(frequencies).all() and math.isfinite(factor)):
+        raise ModelFileError(f"{where}: rope theta {theta} gives no finite frequencies")
+    return Rope(tuple(frequencies.tolist()), factor)
 
 
 def _unchanged(
