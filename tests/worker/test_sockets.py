@@ -20,7 +20,6 @@ def test_a_folder_in_use_is_left_alone_and_an_abandoned_one_removed(tmp_path: Pa
     living = Sockets(tmp_path)
     abandoned = tmp_path / "headrace-dead"
     abandoned.mkdir()
-    (abandoned / "lock").touch()
     (abandoned / "1").touch()
     being_made = tmp_path / "headrace-new"
     being_made.mkdir()

@@ -48,7 +48,7 @@ class Registry:
 
     async def start(self, specs: Iterable[ModelSpec]) -> None:
         """Begin to load; `loaded` waits for the end of it."""
-        self._sockets = await asyncio.to_thread(Sockets)
+        self._sockets = Sockets()
         for spec in sorted(specs, key=lambda spec: spec.version):
             self._supervisors[spec.model_id] = self._supervisor(spec, self._sockets)
             self._active[spec.name] = spec.model_id

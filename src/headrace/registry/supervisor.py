@@ -78,7 +78,7 @@ class Supervisor:
         if status.state == "ready" or self._is_coming_back:
             return None
         if status.state == "failed":
-            return NotReadyError(f"{status.model_id} has failed", retry_after=MAX_RETRY_AFTER)
+            return self._failed()
         if status.state == "unloading":
             return DrainingError(f"{status.model_id} is being unloaded", retry_after=1.0)
         return NotReadyError(f"{status.model_id} is loading", retry_after=self._retry_after())
@@ -212,13 +212,16 @@ class Supervisor:
             reason=reason,
             pid=None,
             memory_bytes=0,
+            stats=None,
             restarts=self._status.restarts + 1,
         )
 
     def _give_up(self, error: HeadraceError) -> None:
         self._log.error("model.failed", reason=error.message)
-        self._change(state="failed", phase="", reason=error.message, pid=None, memory_bytes=0)
-        self.model.close(NotReadyError(f"{self._status.model_id} has failed"))
+        self._change(
+            state="failed", phase="", reason=error.message, pid=None, memory_bytes=0, stats=None
+        )
+        self.model.close(self._failed())
         self._settle(error)
 
     # Waiting and telling
@@ -251,6 +254,10 @@ class Supervisor:
             and status.info is not None
             and self._backoff.num_failed_loads == 0
         )
+
+    def _failed(self) -> NotReadyError:
+        """What clients are told; the reason may name files and is for the operator."""
+        return NotReadyError(f"{self._status.model_id} has failed", retry_after=MAX_RETRY_AFTER)
 
     def _retry_after(self) -> float:
         """As long as the last load had still to go by now, or, the first time, as long again."""

@@ -18,6 +18,10 @@ MAX_QUEUED_FRAMES = 256  # inside ZeroMQ, each way
 FRAMES_A_TURN = 64  # then the event loop's other work gets a turn
 LINGER = 1.0  # seconds that frames already sent get to leave a closed channel
 
+# As plain integers: operations on the enumerations cost as much as a system call.
+NOBLOCK, EVENTS = int(zmq.NOBLOCK), int(zmq.EVENTS)
+POLLIN, POLLOUT = int(zmq.POLLIN), int(zmq.POLLOUT)
+
 Received = TypeVar("Received")
 
 
@@ -43,9 +47,9 @@ class Channel(Generic[Received]):
         self._is_open = True
         self._turn: asyncio.Handle | None = None
         self._loop = asyncio.get_running_loop()
-        # Half as costly as zmq.asyncio, but the descriptor only tells of changes: after every call
-        # on the socket someone has to look whether more can be read.
-        self._loop.add_reader(socket.FD, self.pump)
+        # As cheap as zmq.asyncio, and `send` needs no task. But the descriptor only tells of
+        # changes: after every call on the socket someone has to look whether more can be done.
+        self._loop.add_reader(int(socket.getsockopt(zmq.FD)), self.pump)
         self._take_a_turn_soon()
 
     @property
@@ -65,6 +69,7 @@ class Channel(Generic[Received]):
         self._outbox_bytes += len(data)
         if len(self._outbox) == 1:
             self._flush()
+            self._look_again()
         if self._outbox_bytes > self._max_outbox_bytes:
             self._break(f"the other side left {self._outbox_bytes} bytes unread")
 
@@ -77,13 +82,14 @@ class Channel(Generic[Received]):
         finally:
             if self._is_open:
                 self._flush()
+                self._look_again()
 
     def close(self) -> None:
         """Close the socket; what ZeroMQ holds still leaves within `LINGER`."""
         if not self._is_open:
             return
         self._is_open = False
-        self._loop.remove_reader(self._socket.FD)
+        self._loop.remove_reader(int(self._socket.getsockopt(zmq.FD)))
         if self._turn is not None:
             self._turn.cancel()
         self._outbox.clear()
@@ -91,10 +97,9 @@ class Channel(Generic[Received]):
 
     def _receive_some(self) -> None:
         for _ in range(FRAMES_A_TURN):
-            try:
-                data = self._socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
+            if not self._events & POLLIN:
                 return
+            data = self._socket.recv(NOBLOCK)
             try:
                 frame = self._decoder.decode(data)
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -107,11 +112,18 @@ class Channel(Generic[Received]):
     def _flush(self) -> None:
         while self._outbox:
             try:
-                self._socket.send(self._outbox[0], zmq.NOBLOCK)
+                self._socket.send(self._outbox[0], NOBLOCK)
             except zmq.Again:
-                break
+                return
             self._outbox_bytes -= len(self._outbox.popleft())
-        if int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+
+    @property
+    def _events(self) -> int:
+        return int(self._socket.getsockopt(EVENTS))
+
+    def _look_again(self) -> None:
+        wanted = POLLIN | POLLOUT if self._outbox else POLLIN
+        if self._events & wanted:
             self._take_a_turn_soon()
 
     def _take_a_turn_soon(self) -> None:

@@ -1,14 +1,13 @@
 """The private folder that the sockets of a server's workers live in, and the ZeroMQ context.
 
-The folder is locked by its owner, so that the next server can tell a folder in use from one that a
-killed server left behind.
+Its owner holds a lock on the folder: so the next server can tell a folder in use from one that a
+killed server left behind, and systemd-tmpfiles leaves it alone.
 """
 
 import fcntl
 import itertools
 import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,7 +20,6 @@ from headrace.worker.channel import Channel, tuned
 from headrace.worker.frames import FROM_WORKER, FromWorker
 
 PREFIX = "headrace-"
-LOCK = "lock"
 MAX_PATH_BYTES = 107  # sun_path, less its final zero
 LONGEST_NAME = "99999999"
 
@@ -45,10 +43,14 @@ class Sockets:
     def listen(
         self, *, receive: Callable[[FromWorker], None], broken: Callable[[str], None]
     ) -> tuple[str, Channel[FromWorker]]:
-        """Bind a new endpoint for one worker process."""
+        """Bind a new endpoint for one worker process; OSError when that cannot be."""
         endpoint = f"ipc://{self.folder / str(next(self._numbers))}"
         socket = tuned(self._context.socket(zmq.DEALER))
-        socket.bind(endpoint)
+        try:
+            socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            socket.close()
+            raise OSError(error.errno, error.strerror, endpoint) from None
         return endpoint, Channel(socket, FROM_WORKER, receive=receive, broken=broken)
 
     def close(self) -> None:
@@ -66,25 +68,27 @@ def _short_base() -> Path:
 
 
 def _lock(folder: Path) -> int:
-    fresh = folder / "lock.new"
-    lock = os.open(fresh, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    fresh.rename(folder / LOCK)  # there is never an unlocked file of that name in a living folder
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise
     return lock
 
 
 def _sweep(base: Path) -> None:
     """Remove folders whose owner was killed."""
     for folder in base.glob(f"{PREFIX}*"):
-        with suppress(FileNotFoundError, BlockingIOError, PermissionError):
-            if folder.stat().st_uid == os.getuid() and stat.S_ISDIR(folder.lstat().st_mode):
+        with suppress(FileNotFoundError, NotADirectoryError, BlockingIOError, PermissionError):
+            if folder.lstat().st_uid == os.getuid():
                 _remove_if_abandoned(folder)
 
 
 def _remove_if_abandoned(folder: Path) -> None:
-    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    lock = _lock(folder)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder)
+        if any(folder.iterdir()):  # an empty one may be about to be locked
+            shutil.rmtree(folder)
     finally:
         os.close(lock)
