@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -14,6 +15,12 @@ from api.scripted import ScriptedRegistry
 from headrace.api.app import create_app
 from headrace.api.serving import Readiness
 from headrace.settings import LimitsSection, ServerSection, Settings, TelemetrySection
+from headrace.telemetry.logging import configure_logging
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _plain_logs() -> None:
+    configure_logging(log_format="json")
 
 
 @pytest.fixture
@@ -46,25 +53,29 @@ async def url(
     registry: ScriptedRegistry, settings: Settings, readiness: Readiness
 ) -> AsyncIterator[str]:
     app = create_app(registry, settings, readiness=readiness)
-    async with running(uvicorn.Config(app, port=0, http="httptools", lifespan="off")) as address:
+    async with running(
+        uvicorn.Config(app, port=0, http="httptools", lifespan="off", log_config=None)
+    ) as address:
         yield address
 
 
 @pytest.fixture
 async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=url, timeout=10) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=10, verify=False) as client:
         yield client
 
 
 @pytest.fixture
 async def client(url: str) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+    plain = openai.DefaultAsyncHttpxClient(verify=False)  # TLS contexts take their time to make
+    async with openai.AsyncOpenAI(
+        base_url=f"{url}/v1", api_key="none", max_retries=0, http_client=plain
+    ) as client:
         yield client
 
 
 @contextlib.asynccontextmanager
 async def running(config: uvicorn.Config) -> AsyncIterator[str]:
-    config.log_config = None
     server = uvicorn.Server(config)
     listening = asyncio.Event()
     startup = server.startup
@@ -73,7 +84,10 @@ async def running(config: uvicorn.Config) -> AsyncIterator[str]:
         await startup(sockets)
         listening.set()
 
+    stop = asyncio.Event()
     server.startup = startup_and_tell
+    server.main_loop = stop.wait
+    server.shutdown = partial(shut, server)
     server.capture_signals = contextlib.nullcontext
     serving = asyncio.create_task(server.serve())
     try:
@@ -81,5 +95,14 @@ async def running(config: uvicorn.Config) -> AsyncIterator[str]:
         host, port = server.servers[0].sockets[0].getsockname()
         yield f"http://{host}:{port}"
     finally:
-        server.should_exit = server.force_exit = True
+        stop.set()
         await serving
+
+
+async def shut(server: uvicorn.Server, **_sockets: object) -> None:
+    """Close without uvicorn's pauses: the tests' clients have left or are leaving."""
+    for listener in server.servers:
+        listener.close()
+    for connection in list(server.server_state.connections):
+        connection.transport.abort()
+    await asyncio.gather(*server.server_state.tasks, return_exceptions=True)

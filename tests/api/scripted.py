@@ -162,7 +162,7 @@ class ScriptedRegistry:
             return False
         return True
 
-    async def close(self, drain_timeout: float | None = None) -> None:
+    async def close(self, drain_timeout: float | None = None) -> None:  # noqa: ARG002
         self.models = []
 
     def _find(self, name: str) -> ScriptedModel:
@@ -196,8 +196,9 @@ class ScriptedRegistry:
 class SteppingEngine:
     """Delivers one token to every stream a step, as the worker's channel does."""
 
-    def __init__(self, num_tokens: int) -> None:
+    def __init__(self, num_tokens: int, word: str = " water") -> None:
         self.num_tokens = num_tokens
+        self.word = word
         self.streams = ChunkStreams()
         self.open: dict[str, int] = {}
 
@@ -226,7 +227,7 @@ class SteppingEngine:
             request_id,
             Chunk(
                 0,
-                " water",
+                self.word,
                 [number],
                 finish_reason="length" if is_last else None,
                 usage=Usage(128, number, 0) if is_last else None,

@@ -50,12 +50,13 @@ def create_app(
             HTTPException: answer_routing_error,
         },
     )
-    for routes in (
-        OpenAIRoutes(serving),
-        GenerateRoutes(serving),
-        TokenizationRoutes(serving),
-        OpsRoutes(serving, metrics=settings.telemetry.metrics),
-    ):
-        app.include_router(routes.router())
-    app.openapi = partial(openapi_document, app)  # type: ignore[method-assign]  # FastAPI's own way
+    routers = [
+        OpenAIRoutes(serving).router(),
+        GenerateRoutes(serving).router(),
+        TokenizationRoutes(serving).router(),
+        OpsRoutes(serving, metrics=settings.telemetry.metrics).router(),
+    ]
+    for router in routers:
+        app.include_router(router)
+    app.openapi = partial(openapi_document, app, routers)  # type: ignore[method-assign]  # FastAPI's own way
     return app

@@ -44,8 +44,6 @@ def error_response(exc: Exception, exchange: Exchange) -> Response:
     headers = {}
     if error.retry_after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
-    if error.code == "body_too_large":
-        headers["Connection"] = "close"  # the rest of the body is not worth reading
     return _json(error_body(error, exchange.request_id), error.status, headers)
 
 

@@ -1,10 +1,10 @@
 """Describes the msgspec bodies of routes in the app's OpenAPI document."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import msgspec
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
@@ -24,27 +24,28 @@ def describe(
         content["application/json"] = {"schema": {"$ref": _Reference(answer)}}
     if stream:
         content["text/event-stream"] = {"schema": {"type": "string"}}
-    error = {"application/json": {"schema": {"$ref": _Reference(ErrorBody)}}}
-    extra: dict[str, Any] = {
-        "responses": {
-            "200": {"description": "OK", "content": content},
-            "default": {"description": "What went wrong", "content": error},
-        }
-    }
+    extra: dict[str, Any] = {"responses": {"200": {"description": "OK", "content": content}}}
     if body is not None:
         schema = {"application/json": {"schema": {"$ref": _Reference(body)}}}
         extra["requestBody"] = {"required": True, "content": schema}
-    return {"summary": summary, "openapi_extra": extra, "response_model": None}
+    error = {"application/json": {"schema": {"$ref": _Reference(ErrorBody)}}}
+    return {
+        "summary": summary,
+        "openapi_extra": extra,
+        "responses": {"default": {"description": "What went wrong", "content": error}},
+        "response_model": None,
+    }
 
 
-def openapi_document(app: FastAPI) -> dict[str, Any]:
-    """The whole document; replaces `FastAPI.openapi`."""
+def openapi_document(app: FastAPI, routers: Sequence[APIRouter]) -> dict[str, Any]:
+    """The whole document; replaces `FastAPI.openapi`. `routers` are those that the app includes."""
     if app.openapi_schema is None:
         document = get_openapi(
             title=app.title, version=app.version, description=app.description, routes=app.routes
         )
-        extras = [route.openapi_extra for route in app.routes if isinstance(route, APIRoute)]
-        structs = {reference.struct for reference in _references(extras)}
+        routes = [route for router in routers for route in router.routes]
+        extras = [route.openapi_extra for route in routes if isinstance(route, APIRoute)]
+        structs = {ErrorBody, *(reference.struct for reference in _references(extras))}
         _, schemas = msgspec.json.schema_components(structs, ref_template=_REF)
         document.setdefault("components", {}).setdefault("schemas", {}).update(schemas)
         app.openapi_schema = document
@@ -61,6 +62,9 @@ class _Reference(str):
         reference = super().__new__(cls, _REF.format(name=struct.__name__))
         reference.struct = struct
         return reference
+
+    def __deepcopy__(self, _memo: object) -> Self:  # FastAPI copies descriptions
+        return self
 
 
 def _references(node: object) -> Iterator[_Reference]:

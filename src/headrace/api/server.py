@@ -30,7 +30,7 @@ OnReady = Callable[[str], None]
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 BACKLOG = 2048
 KEEP_ALIVE = 75  # seconds; longer than the idle time of common clients' pools
-LAST_ANSWERS_TIMEOUT = 5.0  # seconds for answers that are written but not yet read
+LAST_ANSWERS_TIMEOUT = 2.0  # seconds for answers that are written but not yet read
 
 
 def serve(

@@ -1,0 +1,136 @@
+import asyncio
+import json
+
+import httpx
+import pytest
+import structlog
+
+from api.raw import connected, post, until
+from api.scripted import ScriptedModel, ScriptedRegistry
+from headrace.telemetry.metrics import Metrics
+
+CHAT = {"model": "chat", "messages": [{"role": "user", "content": "a secret prompt"}]}
+
+
+async def test_a_sane_request_id_is_echoed(http: httpx.AsyncClient) -> None:
+    answer = await http.get("/version", headers={"X-Request-ID": "trace-1:a.b_c/d"})
+    assert answer.headers["x-request-id"] == "trace-1:a.b_c/d"
+
+
+@pytest.mark.parametrize("request_id", ["", "a" * 129, "a b", 'a"b', "a\tb", "é".encode()])
+async def test_an_unsound_request_id_is_replaced(
+    http: httpx.AsyncClient, request_id: str | bytes
+) -> None:
+    answer = await http.get("/version", headers={"X-Request-ID": request_id})
+    assert answer.headers["x-request-id"].isalnum()
+    assert len(answer.headers["x-request-id"]) == 32
+
+
+async def test_two_requests_under_one_id_do_not_meet(
+    http: httpx.AsyncClient, model: ScriptedModel
+) -> None:
+    headers = {"X-Request-ID": "same"}
+    await asyncio.gather(
+        *(http.post("/v1/chat/completions", json=CHAT, headers=headers) for _ in range(2))
+    )
+    assert len({request.request_id for request in model.requests}) == 2
+
+
+@pytest.mark.parametrize("path", ["/version", "/nope", "/v1/chat/completions"])
+async def test_every_answer_has_an_id_and_security_headers(
+    http: httpx.AsyncClient, path: str
+) -> None:
+    answer = await http.get(path)
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["x-frame-options"] == "DENY"
+    assert answer.headers["x-request-id"]
+
+
+async def test_a_body_that_announces_too_much_is_refused_unread(http: httpx.AsyncClient) -> None:
+    answer = await http.post("/v1/chat/completions", json={**CHAT, "user": "x" * (2 << 20)})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
+    assert answer.headers["x-request-id"]
+
+
+async def test_a_chunked_body_is_counted_while_it_comes(http: httpx.AsyncClient) -> None:
+    async def pieces() -> object:
+        for _ in range(64):
+            yield b" " * (1 << 15)
+
+    headers = {"Content-Type": "application/json"}
+    answer = await http.post("/v1/chat/completions", content=pieces(), headers=headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
+
+
+async def test_a_chunked_body_within_the_limit_is_read(http: httpx.AsyncClient) -> None:
+    async def pieces() -> object:
+        for character in json.dumps(CHAT):
+            yield character.encode()
+
+    headers = {"Content-Type": "application/json"}
+    answer = await http.post("/v1/chat/completions", content=pieces(), headers=headers)
+    assert answer.status_code == 200
+
+
+async def test_the_access_log_tells_model_and_tokens_and_no_prompt(
+    http: httpx.AsyncClient,
+) -> None:
+    with structlog.testing.capture_logs() as lines:
+        await http.post("/v1/chat/completions", json=CHAT, headers={"Authorization": "Bearer key"})
+        await until(lambda: lines)
+    (line,) = [line for line in lines if line["event"] == "http.request"]
+    assert line["status"] == 200
+    assert line["model"] == "chat@1"
+    assert (line["prompt_tokens"], line["completion_tokens"]) == (11, 6)
+    assert line["bytes"] > 100
+    assert line["duration_ms"] > 0
+    assert "secret" not in str(lines)
+    assert "Bearer" not in str(lines)
+
+
+async def test_a_client_that_left_is_logged_as_499(
+    url: str, model: ScriptedModel, registry: ScriptedRegistry
+) -> None:
+    async def never(_model: object, _request: object) -> object:
+        await asyncio.Event().wait()
+        yield
+
+    model.script = never
+    with structlog.testing.capture_logs() as lines:
+        async with httpx.AsyncClient(base_url=url, verify=False) as http:
+            with pytest.raises(httpx.ReadTimeout):
+                await http.post("/v1/chat/completions", json=CHAT, timeout=0.2)
+        await asyncio.wait_for(registry.free.wait(), 5)
+        await until(lambda: lines)
+    assert [line["status"] for line in lines if line["event"] == "http.request"] == [499]
+
+
+async def test_a_client_that_leaves_during_its_upload_is_logged_as_499(url: str) -> None:
+    with structlog.testing.capture_logs() as lines:
+        async with connected(url) as (_, writer):
+            writer.write(post({"model": "chat"})[:-5])
+            await writer.drain()
+        await until(lambda: lines)
+    assert [line["status"] for line in lines] == [499]
+
+
+async def test_a_body_that_never_comes_meets_the_deadline(url: str) -> None:
+    unfinished = post({"model": "chat"}).replace(b"Host", b"X-Request-Timeout: 0.1\r\nHost")[:-5]
+    async with connected(url) as (reader, writer):
+        writer.write(unfinished)
+        assert b" 504 " in await asyncio.wait_for(reader.readline(), 5)
+
+
+def test_metrics_of_unknown_paths_and_methods_share_one_label() -> None:
+    metrics = Metrics("1")
+    metrics.http_request(method="GET", route="unmatched", status=404, seconds=0.1)
+    assert b'route="unmatched",status="4xx"' in metrics.exposition([])
+
+
+async def test_paths_that_do_not_exist_add_no_labels(http: httpx.AsyncClient) -> None:
+    for number in range(3):
+        await http.get(f"/nope/{number}")
+        await http.request("BREW", f"/nope/{number}")
+    text = (await http.get("/metrics")).text
+    assert "/nope" not in text
+    assert "BREW" not in text

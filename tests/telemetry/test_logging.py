@@ -1,0 +1,76 @@
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from headrace.telemetry.logging import FILE_NAME, configure_logging
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    before = structlog.get_config()
+    yield
+    for handler in root.handlers[:]:
+        root.removeHandler(handler)
+        if handler not in handlers:
+            handler.close()
+    for handler in handlers:
+        root.addHandler(handler)
+    root.setLevel(level)
+    structlog.configure(**before)
+
+
+def test_json_lines_have_event_level_and_time(tmp_path: Path) -> None:
+    configure_logging(log_format="json", log_dir=tmp_path)
+    structlog.get_logger().info("model.ready", model="chat@1")
+    line = json.loads((tmp_path / FILE_NAME).read_text())
+    assert (line["event"], line["level"], line["model"]) == ("model.ready", "info", "chat@1")
+    assert line["timestamp"].endswith("Z")
+
+
+def test_secrets_are_left_out(tmp_path: Path) -> None:
+    configure_logging(log_format="json", log_dir=tmp_path)
+    structlog.get_logger().info("request", authorization="Bearer hush", api_key="hush", path="/")
+    text = (tmp_path / FILE_NAME).read_text()
+    assert "hush" not in text
+    assert json.loads(text)["path"] == "/"
+
+
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_a_trace_shows_no_values_of_variables(tmp_path: Path, log_format: str) -> None:
+    configure_logging(log_format=log_format, log_dir=tmp_path)
+    prompt = "a very private " + "prompt"
+    try:
+        1 / (len(prompt) * 0)
+    except ZeroDivisionError:
+        structlog.get_logger().exception("request.fault")
+    text = (tmp_path / FILE_NAME).read_text()
+    assert "ZeroDivisionError" in text
+    assert prompt not in text
+
+
+def test_lines_of_libraries_look_the_same(tmp_path: Path) -> None:
+    configure_logging(log_format="json", log_dir=tmp_path)
+    logging.getLogger("library").warning("%s is odd", "this")
+    line = json.loads((tmp_path / FILE_NAME).read_text())
+    assert (line["event"], line["level"]) == ("this is odd", "warning")
+
+
+def test_configuring_twice_does_not_double_lines(tmp_path: Path) -> None:
+    for _ in range(2):
+        configure_logging(log_format="json", log_dir=tmp_path)
+    structlog.get_logger().info("once")
+    assert len((tmp_path / FILE_NAME).read_text().splitlines()) == 1
+
+
+def test_what_is_not_worth_a_line_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging(log_format="text")
+    structlog.get_logger().debug("health")
+    logging.getLogger("uvicorn.error").info("Started server process")
+    structlog.get_logger().info("kept")
+    assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,69 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from headrace.generation import EngineStats
+from headrace.telemetry.metrics import TABLE, Histogram, Metrics, ModelSample
+
+SAMPLE = ModelSample(
+    model="chat",
+    version="1",
+    ready=True,
+    restarts=2,
+    memory_bytes=3,
+    stats=EngineStats(num_running=4, num_free_blocks=5, num_generated_tokens=6),
+)
+
+
+def test_names_follow_their_kind_and_unit() -> None:
+    names = [row.name for row in TABLE]
+    assert len(set(names)) == len(names)
+    for row in TABLE:
+        assert row.name.endswith("_total") == (row.kind == "counter")
+        assert row.help.endswith(".")
+        if row.unit in ("seconds", "bytes"):
+            assert row.name.endswith(f"_{row.unit}")
+
+
+def test_prometheus_can_read_what_is_written() -> None:
+    metrics = Metrics("1.2")
+    metrics.http_request(method="GET", route="/x", status=404, seconds=0.2)
+    metrics.latencies("chat", "1").inter_token_latency.observe(0.02, 5)
+    text = metrics.exposition([SAMPLE]).decode()
+    samples = {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert samples["headrace_http_requests_total", "/x", "4xx", "GET"] == 1
+    assert samples["headrace_inter_token_latency_seconds_count", "1", "chat"] == 5
+    assert samples["headrace_requests_running", "1", "chat"] == 4
+    assert samples["headrace_worker_restarts_total", "1", "chat"] == 2
+    assert samples["headrace_generated_tokens_total", "1", "chat"] == 6
+    assert samples["headrace_build_info", "1.2"] == 1
+
+
+@given(st.lists(st.floats(0.001, 700), min_size=1, max_size=200))
+def test_quantiles_are_in_order_and_within_a_bucket_of_the_truth(values: list[float]) -> None:
+    histogram = Histogram(bounds=(1.0, 10.0, 100.0, 1000.0))
+    for value in values:
+        histogram.observe(value)
+    assert histogram.count == len(values)
+    assert histogram.sum == pytest.approx(sum(values))
+    quantiles = [histogram.quantile(share) for share in (0.5, 0.95, 0.99, 1.0)]
+    assert quantiles == sorted(quantiles)
+    bounds = (0.0, *histogram.bounds)
+    low = max(bound for bound in bounds if bound < max(values) or bound == 0)
+    assert low <= quantiles[-1] <= min(bound for bound in bounds if bound >= max(values))
+
+
+def test_without_observations_there_is_no_quantile() -> None:
+    assert Histogram().quantile(0.5) is None
+
+
+def test_a_value_beyond_the_last_bucket_is_counted() -> None:
+    histogram = Histogram(bounds=(1.0,))
+    histogram.observe(50.0)
+    assert histogram.counts == [0, 1]
+    assert histogram.quantile(0.5) == 1.0
