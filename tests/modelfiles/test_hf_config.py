@@ -9,7 +9,13 @@ from headrace.modelfiles.hf_config import read_hf_config
 from headrace.modelfiles.model import open_model
 from modelfiles.tiny import CONFIG, write_tokenizer
 
-GEMMA = {**CONFIG, "model_type": "gemma3_text", "num_hidden_layers": 8, "head_dim": 16}
+GEMMA = {
+    **CONFIG,
+    "model_type": "gemma3_text",
+    "num_hidden_layers": 8,
+    "head_dim": 16,
+    "rope_theta": 1e6,
+}
 
 
 def test_old_and_new_style_rope_keys_mean_the_same() -> None:

@@ -26,8 +26,8 @@ class Fields:
         self._prefix = prefix
 
     def get(self, key: str) -> Any:  # noqa: ANN401  # a file can hold anything
-        value = self._values.get(self._prefix + key)
-        return self._defaults.get(key) if value is None else value
+        """The raw value; a null that is written down is none, not the default."""
+        return self._values.get(self._prefix + key, self._defaults.get(key))
 
     def integer(
         self, key: str, default: int | None = None, *, least: int = 1, most: int = _MOST

@@ -41,7 +41,7 @@ def _local(source: str) -> Path:
     if not path.exists():
         known = _KINDS.format(", ".join(ALIASES))
         raise ModelFileError(f"{source}: no such file or folder; a source is {known}")
-    if path.is_dir() or path.suffix == ".gguf":
+    if (source and path.is_dir()) or path.suffix == ".gguf":
         return path
     raise ModelFileError(f"{source}: not a model; a source is {_KINDS.format(', '.join(ALIASES))}")
 
