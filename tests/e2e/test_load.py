@@ -8,7 +8,7 @@ import pytest
 
 from real_server import MODEL, RealServer
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 async def test_200_mixed_requests_with_random_aborts_leave_nothing_behind(
@@ -16,7 +16,7 @@ async def test_200_mixed_requests_with_random_aborts_leave_nothing_behind(
 ) -> None:
     chance = random.Random(11)
     limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=server.url, timeout=100, limits=limits) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=None, limits=limits) as client:
         results = await asyncio.gather(*(_one(client, chance) for _ in range(200)))
         assert results.count("left") > 20
         assert results.count("answered") > 100
@@ -27,9 +27,9 @@ async def test_200_mixed_requests_with_random_aborts_leave_nothing_behind(
 
 async def _one(client: httpx.AsyncClient, chance: random.Random) -> str:
     """A request of a random kind; three in ten leave at a random moment."""
-    words = " ".join(chance.choices(("river", "mill", "wheel", "stone"), k=chance.randint(1, 120)))
+    words = " ".join(chance.choices(("river", "mill", "wheel", "stone"), k=chance.randint(1, 40)))
     stream = chance.random() < 0.6
-    body = {"model": MODEL, "max_tokens": chance.randint(1, 24), "stream": stream}
+    body = {"model": MODEL, "max_tokens": chance.randint(1, 16), "stream": stream}
     route = "/v1/completions"
     if chance.random() < 0.5:
         route = "/v1/chat/completions"
@@ -37,7 +37,7 @@ async def _one(client: httpx.AsyncClient, chance: random.Random) -> str:
     else:
         body["prompt"] = words
         body["n"] = chance.choice((1, 1, 2))
-    patience = chance.uniform(0.01, 4.0) if chance.random() < 0.3 else None
+    patience = chance.uniform(0.01, 3.0) if chance.random() < 0.3 else None
     try:
         async with asyncio.timeout(patience):
             await _read(client, route, body)

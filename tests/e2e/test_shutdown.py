@@ -9,13 +9,13 @@ import pytest
 
 from real_server import MODEL, RealServer, children, is_running
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 async def test_sigterm_under_load_loses_no_started_request_and_leaves_no_orphan() -> None:
     with RealServer((MODEL,), "--shutdown-timeout", "60") as server:
         below = children(server.pid)
-        async with httpx.AsyncClient(base_url=server.url, timeout=100) as client:
+        async with httpx.AsyncClient(base_url=server.url, timeout=None) as client:
             started = [asyncio.Event() for _ in range(8)]
             streams = [asyncio.create_task(_stream(client, event)) for event in started]
             for event in started:
@@ -28,7 +28,7 @@ async def test_sigterm_under_load_loses_no_started_request_and_leaves_no_orphan(
 
 async def test_readiness_ends_with_the_signal_while_the_listener_stays() -> None:
     with RealServer((MODEL,), "--shutdown-timeout", "60") as server:
-        async with httpx.AsyncClient(base_url=server.url, timeout=100) as client:
+        async with httpx.AsyncClient(base_url=server.url, timeout=None) as client:
             started = asyncio.Event()
             stream = asyncio.create_task(_stream(client, started))
             await started.wait()
@@ -43,7 +43,7 @@ async def test_readiness_ends_with_the_signal_while_the_listener_stays() -> None
 async def test_a_second_signal_forces_the_end() -> None:
     with RealServer((MODEL,), "--shutdown-timeout", "600") as server:
         below = children(server.pid)
-        async with httpx.AsyncClient(base_url=server.url, timeout=100) as client:
+        async with httpx.AsyncClient(base_url=server.url, timeout=None) as client:
             started = asyncio.Event()
             stream = asyncio.create_task(_stream(client, started, max_tokens=4000))
             await started.wait()
@@ -66,7 +66,7 @@ async def test_a_killed_server_takes_its_worker_with_it() -> None:
                 await asyncio.sleep(0.05)
 
 
-async def _stream(client: httpx.AsyncClient, started: asyncio.Event, max_tokens: int = 100) -> str:
+async def _stream(client: httpx.AsyncClient, started: asyncio.Event, max_tokens: int = 48) -> str:
     body = {"model": MODEL, "prompt": "Tell a story.", "max_tokens": max_tokens, "stream": True}
     body["ignore_eos"] = True
     last = ""
