@@ -14,8 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
-import uvloop
-from harness import machine
+from harness import interrupt, machine
 from harness.measure import measure
 from harness.peers import MODEL, MissingPeerError, Setup, create
 from harness.prompts import Prompts
@@ -48,7 +47,7 @@ def main() -> int:
         return 1
     prompts = Prompts(open_model(model).tokenizer, plan.prompt_tokens)
     try:
-        measured = uvloop.run(measure(systems, plan, prompts, say))
+        measured = interrupt.run(measure(systems, plan, prompts, say))
     except StartError as error:
         print(error, file=sys.stderr)
         return 1

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httptools
 import msgspec
 
-from harness.connection import Connection, OnBody
+from harness.connection import Connection, OnBody, StaleConnectionError
 from harness.load import Sample
 
 STATUS_OK = 200
@@ -34,16 +34,20 @@ class HttpClient:
         self, method: str, path: str, on_body: OnBody, body: dict[str, Any] | None = None
     ) -> int:
         """Send one request, hand its answer's body over as it comes, return the status."""
+        request = self._request(method, path, body)
         async with asyncio.timeout(self._timeout):
-            connection = await self._connection()
-            try:
-                status = await connection.exchange(self._request(method, path, body), on_body)
-            except BaseException:
-                connection.close()
-                raise
-        if connection.is_open:
-            self._idle.append(connection)
-        return status
+            while True:
+                connection = await self._connection()
+                try:
+                    status = await connection.exchange(request, on_body)
+                except StaleConnectionError:
+                    continue
+                except BaseException:
+                    connection.close()
+                    raise
+                if connection.is_open:
+                    self._idle.append(connection)
+                return status
 
     async def get(self, path: str) -> tuple[int, bytes]:
         """One small answer, whole."""

@@ -9,6 +9,10 @@ import httptools
 OnBody = Callable[[bytes], None]
 
 
+class StaleConnectionError(ConnectionError):
+    """The server closed a kept connection before it saw the request: send it on another."""
+
+
 class Connection(asyncio.Protocol):
     """A kept-alive TCP connection with at most one exchange on it."""
 
@@ -17,6 +21,8 @@ class Connection(asyncio.Protocol):
         self._parser: httptools.HttpResponseParser | None = None
         self._on_body: OnBody | None = None
         self._done: asyncio.Future[int] | None = None
+        self._num_answers = 0
+        self._has_answer_begun = False
 
     @property
     def is_open(self) -> bool:
@@ -28,6 +34,7 @@ class Connection(asyncio.Protocol):
         self._done = asyncio.get_running_loop().create_future()
         self._parser = httptools.HttpResponseParser(self)
         self._on_body = on_body
+        self._has_answer_begun = False
         self._transport.write(request)
         try:
             return await self._done
@@ -47,6 +54,7 @@ class Connection(asyncio.Protocol):
         if self._parser is None:
             self.close()
             return
+        self._has_answer_begun = True
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -54,6 +62,8 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._num_answers and not self._has_answer_begun:
+            self._fail(StaleConnectionError("the server closed a kept connection"))
         self._fail(exc or ConnectionResetError("the server closed the connection mid-answer"))
 
     # What httptools calls.
@@ -64,6 +74,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         assert self._parser is not None
+        self._num_answers += 1
         if self._done is not None and not self._done.done():
             self._done.set_result(self._parser.get_status_code())
         if not self._parser.should_keep_alive():

@@ -34,6 +34,24 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
+def thread_cpu_seconds(pid: int) -> dict[int, float]:
+    """Each thread's time on a processor so far, to the nanosecond; the main one's id is `pid`."""
+    found: dict[int, float] = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(*_GONE):
+            found[int(task.name)] = int((task / "schedstat").read_text().split()[0]) / 1e9
+    return found
+
+
+def find(pid: int, word: str) -> int | None:
+    """The first process of the tree whose command line holds `word`."""
+    for member in tree(pid):
+        with suppress(*_GONE):
+            if word in Path(f"/proc/{member}/cmdline").read_text():
+                return member
+    return None
+
+
 def tree_rss(pid: int) -> int:
     total = 0
     for member in tree(pid):
