@@ -200,6 +200,15 @@ async def test_a_request_that_kills_workers_is_tried_three_times(served: Served)
     assert served.status.restarts == 3
 
 
+async def test_a_request_that_kills_workers_takes_no_waiting_one_along(served: Served) -> None:
+    answers = await asyncio.gather(
+        *(served.answer("crash" if number == 5 else "count 1") for number in range(10)),
+        return_exceptions=True,
+    )
+    assert isinstance(answers.pop(5), WorkerDiedError)
+    assert answers == [expected(1)] * 9
+
+
 async def test_a_stopped_process_is_noticed_and_replaced(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         pid = served.status.pid

@@ -39,6 +39,25 @@ def test_the_retry_time_follows_the_measured_rate() -> None:
     assert table.retry_after(9.5) == pytest.approx(0.5 * 8)
 
 
+def test_last_tries_are_made_one_at_a_time() -> None:
+    table = OwedAnswers(10)
+    entries = {name: owed(name.encode()) for name in "abcd"}
+    for name, entry in entries.items():
+        table.add(name, entry, 0.0)
+    for _ in range(MAX_SENDS - 1):
+        assert list(table.to_send()) == [b"a", b"b", b"c", b"d"]
+        assert table.next_suspect() is None
+        assert table.lost("fell over") == []
+    assert list(table.to_send()) == []
+    assert table.next_suspect() == b"a"
+    assert table.next_suspect() is None
+    entries["a"].has_begun = True
+    table.settle("b", 0.0)
+    assert table.next_suspect() == b"c"
+    assert [name for name, _ in table.lost("fell over")] == ["a", "c"]
+    assert table.get("d") is entries["d"]
+
+
 class Deaths(RuleBasedStateMachine):
     """Whatever dies, every entry is sent at most MAX_SENDS times and is either kept or failed."""
 
@@ -67,6 +86,14 @@ class Deaths(RuleBasedStateMachine):
         for data in self.table.to_send():
             self.sent[data.decode()] += 1
         self.is_attached = True
+        self.try_suspect()
+
+    @precondition(lambda self: self.is_attached)
+    @rule()
+    def try_suspect(self) -> None:
+        if (data := self.table.next_suspect()) is not None:
+            self.sent[data.decode()] += 1
+            assert self.sent[data.decode()] == MAX_SENDS
 
     @precondition(lambda self: self.is_attached and len(self.table))
     @rule(data=st.data())

@@ -1,6 +1,8 @@
 """What a worker owes an answer to, encoded as it was sent, so that the next worker can have it.
 
-Knows nothing of channels: it says what is to be sent and what has to fail.
+Knows nothing of channels: it says what is to be sent and what has to fail. A request that may be
+what kills the workers gets its last try when no other such request is being tried, so that it
+takes no innocent one along.
 """
 
 from collections import deque
@@ -33,6 +35,8 @@ class OwedAnswers:
         self._max_bytes = max_bytes
         self._entries: dict[str, Owed] = {}
         self._bytes = 0
+        self._suspects: deque[str] = deque()
+        self._on_trial = ""
         self._settled_at: deque[float] = deque(maxlen=RATE_WINDOW)
 
     def __len__(self) -> int:
@@ -70,10 +74,29 @@ class OwedAnswers:
         return min(MAX_RETRY_AFTER, max(MIN_RETRY_AFTER, seconds_each * self._max_entries / 8))
 
     def to_send(self) -> Iterator[bytes]:
-        """Everything, for a worker that has none of it yet."""
-        for owed in self._entries.values():
-            owed.num_sends += 1
-            yield owed.data
+        """What a worker that has nothing yet may have at once; `next_suspect` gives the rest."""
+        self._suspects.clear()
+        self._on_trial = ""
+        for answer_id, owed in self._entries.items():
+            if owed.num_sends == MAX_SENDS - 1:
+                self._suspects.append(answer_id)
+            else:
+                owed.num_sends += 1
+                yield owed.data
+
+    def next_suspect(self) -> bytes | None:
+        """The next last try, once the one before has begun to be answered or is settled."""
+        if not self._suspects:
+            return None
+        on_trial = self._entries.get(self._on_trial)
+        if on_trial is not None and not on_trial.has_begun:
+            return None
+        while self._suspects:
+            self._on_trial = self._suspects.popleft()
+            if (owed := self._entries.get(self._on_trial)) is not None:
+                owed.num_sends += 1
+                return owed.data
+        return None
 
     def lost(self, reason: str) -> list[tuple[str, WorkerDiedError]]:
         """What cannot be sent again after the worker that had it ended for this reason."""

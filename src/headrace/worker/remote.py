@@ -88,6 +88,7 @@ class RemoteModel:
         self._info = info
         for data in self._owed.to_send():
             channel.send(data)
+        self._send_next_suspect()
 
     def lose_worker(self, reason: str) -> None:
         """The worker is gone: fail what cannot be repeated and keep the rest for the next."""
@@ -107,6 +108,7 @@ class RemoteModel:
             if (owed := self._owed.get(delivery.request_id)) is not None:
                 owed.has_begun = True
         self._streams.dispatch(step.deliveries)
+        self._send_next_suspect()
 
     def receive_reply(self, reply: frames.Reply) -> None:
         call = self._calls.get(reply.call_id)
@@ -134,8 +136,17 @@ class RemoteModel:
             owed.num_sends = 1
             self._channel.send(owed.data)
 
+    def _send_next_suspect(self) -> None:
+        if self._channel is not None and (data := self._owed.next_suspect()) is not None:
+            self._channel.send(data)
+
+    def _settle(self, wire_id: str) -> Owed | None:
+        owed = self._owed.settle(wire_id, time.monotonic())
+        self._send_next_suspect()
+        return owed
+
     def _fail(self, wire_id: str, error: HeadraceError) -> None:
-        if (owed := self._owed.settle(wire_id, time.monotonic())) is not None:
+        if (owed := self._settle(wire_id)) is not None:
             owed.fail(error)
 
     # Requests
@@ -152,7 +163,7 @@ class RemoteModel:
 
     def _leave(self, wire_id: str, stream: ChunkStream) -> None:
         stream.close()
-        if self._owed.settle(wire_id, time.monotonic()) is not None and not stream.is_finished:
+        if self._settle(wire_id) is not None and not stream.is_finished:
             self._abort(wire_id)
 
     def _abort(self, wire_id: str) -> None:
@@ -181,7 +192,7 @@ class RemoteModel:
             return await call
         finally:
             del self._calls[call_id]
-            self._owed.settle(call_id, time.monotonic())
+            self._settle(call_id)
 
 
 def _refuse_if_late(deadline: float | None) -> None:
