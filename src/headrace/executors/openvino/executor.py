@@ -33,6 +33,7 @@ class OpenVinoExecutor:
         progress("compiling", 0.0)
         with constants.arena.paging_out():
             compiled = _compile(graph, self._precision, config.num_threads or here.num_cores)
+        progress("compiling", 1.0)
         self._cache, self._limits = _make_cache(
             compiled, files.config, config, here, constants.num_bytes
         )

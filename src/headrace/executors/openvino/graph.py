@@ -71,10 +71,20 @@ class DecoderGraph:
         return op.add(x, hidden)
 
     def _mlp(self, x: ov.Node, name: str) -> ov.Node:
-        bias = self._config.mlp_bias
-        gate = ACTIVATIONS[self._config.activation](self._linear(x, f"{name}.gate_proj", bias=bias))
-        up = self._linear(x, f"{name}.up_proj", bias=bias)
-        return self._linear(op.multiply(gate, up), f"{name}.down_proj", bias=bias)
+        activation, bias = ACTIVATIONS[self._config.activation], self._config.mlp_bias
+        gate, up = self._gate_and_up(x, name, bias=bias)
+        return self._linear(op.multiply(activation(gate), up), f"{name}.down_proj", bias=bias)
+
+    def _gate_and_up(self, x: ov.Node, name: str, *, bias: bool) -> Sequence[ov.Node]:
+        if bias or not self._constants.joins_products:
+            return [self._linear(x, f"{name}.{part}_proj", bias=bias) for part in ("gate", "up")]
+        width = self._config.intermediate_size
+        names = (f"{name}.gate_proj.weight", f"{name}.up_proj.weight")
+        both = op.matmul(x, self._constants.matrix(*names), False, True)
+        parts: list[ov.Node] = op.variadic_split(
+            both, op.constant(np.int64(2)), ints(width, width)
+        ).outputs()
+        return parts
 
     def _attention(self, hidden: ov.Node, index: int) -> ov.Node:
         config, name = self._config, f"model.layers.{index}.self_attn"

@@ -12,6 +12,7 @@ from headrace.executors.cpu import Machine
 from headrace.executors.executor import ExecutorConfig
 
 Storage = Literal["fp32", "bf16", "int8"]
+Compute = Literal["f32", "bf16"]
 KVPrecision = Literal["fp32", "fp16", "bf16", "u8"]
 
 
@@ -20,23 +21,32 @@ class Precision:
     """How weights are stored, products computed and keys and values kept."""
 
     weights: Storage
-    compute: Literal["f32", "bf16"]
+    compute: Compute
     kv_cache: KVPrecision
 
 
 OPENVINO_KV = {"fp32": "f32", "fp16": "f16", "bf16": "bf16", "u8": "u8"}
 
+# Measured in docs/decisions/020-openvino-precision.md: with bf16 instructions int8 weights bring no
+# speed; without them bf16 weights are unpacked to fp32 and int8 ones read a quarter of the memory.
+_AUTO_WEIGHTS: dict[bool, Storage] = {True: "bf16", False: "int8"}
+_AUTO_KV: dict[str, KVPrecision] = {"bf16": "bf16", "f32": "fp16"}
+
 
 def choose_precision(config: ExecutorConfig, machine: Machine) -> Precision:
-    weights: Storage = "bf16" if config.precision == "auto" else config.precision
-    compute: Literal["f32", "bf16"] = "bf16" if machine.has_bf16 and weights != "fp32" else "f32"
-    return Precision(weights, compute, _kv_precision(config, machine, compute))
+    """Fill in what was left to us; ConfigurationError for what this CPU cannot do."""
+    asked = config.precision
+    weights = _AUTO_WEIGHTS[machine.has_bf16] if asked == "auto" else asked
+    compute: Compute = "bf16" if machine.has_bf16 and weights != "fp32" else "f32"
+    return Precision(weights, compute, _kv_precision(config, machine, weights, compute))
 
 
-def _kv_precision(config: ExecutorConfig, machine: Machine, compute: str) -> KVPrecision:
+def _kv_precision(
+    config: ExecutorConfig, machine: Machine, weights: Storage, compute: Compute
+) -> KVPrecision:
     asked = config.kv_cache_precision
     if asked == "auto":
-        return "bf16" if compute == "bf16" else ("fp32" if config.precision == "fp32" else "fp16")
+        return "fp32" if weights == "fp32" else _AUTO_KV[compute]
     if asked == "bf16" and compute != "bf16":
         raise ConfigurationError(
             "kv_cache_precision 'bf16' needs a precision other than 'fp32' and a CPU with bf16"
