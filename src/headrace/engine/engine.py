@@ -216,27 +216,31 @@ class Engine:
 
     def _extend(self, decoded: Decoded, batch_size: int, now: float) -> None:
         """Give each sequence its token. This is the loop that every generated token passes."""
-        tracks, deliveries = self._tracks, self._deliveries
+        tracks, deliveries, num_generated = self._tracks, self._deliveries, 0
         for seq, token_id, logprob in zip(
             decoded.sequences, decoded.token_ids, decoded.logprobs, strict=True
         ):
             if (track := tracks.get(seq)) is None:
                 continue  # its request failed in this step
+            answer = track.answer
             try:
-                track.batch_size = max(track.batch_size, batch_size)
+                if batch_size > track.batch_size:  # noqa: PLR1730 - max() costs more
+                    track.batch_size = batch_size
                 if track.first_token_at is None:
                     self._begin_answer(track, now)
-                if track.answer.finish_reason is None:
+                if answer.finish_reason is None:
+                    num_generated += 1
                     seq.token_ids.append(token_id)
-                    seq.sampling.observe(token_id)
-                    self._num_generated_tokens += 1
-                    chunk = track.answer.push(token_id, logprob)
-                    if chunk is not None:
+                    if (counts := seq.sampling.counts) is not None:
+                        counts.add(token_id)
+                    if (chunk := answer.push(token_id, logprob)) is not None:
                         deliveries.append(Delivery(seq.request_id, chunk))
-                if track.answer.finish_reason is not None:
+                        continue
+                if answer.finish_reason is not None:
                     self._finish(track, now)
             except Exception as error:  # noqa: BLE001 - the other sequences must be answered
                 self._fail_sequences([(seq, error)])
+        self._num_generated_tokens += num_generated
 
     def _begin_answer(self, track: Track, now: float) -> None:
         """The prompt is computed: send it where asked for, and let its siblings share it."""

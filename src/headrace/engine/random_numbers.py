@@ -16,7 +16,8 @@ _SEED_MASK = (1 << 64) - 1
 def stream_key(seed: int, index: int) -> int:
     """The key of one sequence's random numbers: its request's seed and its index there."""
     keys = np.array([seed & _SEED_MASK], dtype=np.uint64)
-    return int(_mix(_mix(keys) + np.uint64(index) * _STRIDE)[0])
+    indices = np.array([index], dtype=np.uint64)
+    return int(_mix(_mix(keys) + indices * _STRIDE)[0])
 
 
 def uniforms(keys: NDArray[np.uint64], counters: NDArray[np.uint64]) -> NDArray[np.float64]:

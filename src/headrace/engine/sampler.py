@@ -54,13 +54,12 @@ class Sampler:
             np.subtract(scaled, largest, out=scaled)
             with np.errstate(over="ignore"):  # a tiny temperature makes all but the best impossible
                 np.multiply(scaled, _inverse(temperatures)[:, None], out=scaled)
-            np.exp(scaled, out=scaled)
             self._draw(scaled, states, positions, drawn, chosen)
         return chosen
 
     def _draw(
         self,
-        weights: Logits,
+        logits: Logits,
         states: Sequence[SamplingState],
         positions: Sequence[int],
         drawn: Ints,
@@ -69,12 +68,17 @@ class Sampler:
         limits = truncation.Limits.of([states[row].params for row in drawn], self._vocab_size)
         keys = np.array([states[row].key for row in drawn], dtype=np.uint64)
         numbers = uniforms(keys, np.array([positions[row] for row in drawn], dtype=np.uint64))
-        if len(whole := np.flatnonzero(~limits.cut)):
-            chosen[drawn[whole]] = truncation.draw(_take(weights, drawn[whole]), numbers[whole])
-        if len(parts := np.flatnonzero(limits.cut)):
-            chosen[drawn[parts]] = truncation.draw_truncated(
-                _take(weights, drawn[parts]), numbers[parts], limits.rows(parts), self._vocab_size
+        by_rank, by_mass = limits.by_rank, limits.by_mass
+        if len(some := np.flatnonzero(by_rank)):
+            chosen[drawn[some]] = truncation.draw_by_rank(
+                _take(logits, drawn[some]), numbers[some], limits.rows(some)
             )
+        if len(some := np.flatnonzero(by_mass)):
+            chosen[drawn[some]] = truncation.draw_by_mass(
+                _weights(logits, drawn[some]), numbers[some], limits.rows(some), self._vocab_size
+            )
+        if len(some := np.flatnonzero(~(by_rank | by_mass))):
+            chosen[drawn[some]] = truncation.draw(_weights(logits, drawn[some]), numbers[some])
 
 
 def _adjust(logits: Logits, states: Sequence[SamplingState], positions: Sequence[int]) -> None:
@@ -106,5 +110,11 @@ def _inverse(temperatures: Logits) -> Logits:
     return np.reciprocal(np.maximum(temperatures, np.float32(1e-30)))
 
 
-def _take(weights: Logits, rows: Ints) -> Logits:
-    return weights if len(rows) == len(weights) else weights[rows]
+def _take(logits: Logits, rows: Ints) -> Logits:
+    return logits if len(rows) == len(logits) else logits[rows]
+
+
+def _weights(logits: Logits, rows: Ints) -> Logits:
+    """Exponentials of the rows, in place when they are all of them."""
+    taken = _take(logits, rows)
+    return np.exp(taken, out=taken)

@@ -52,15 +52,6 @@ class SamplingState:
             or bool(params.logit_bias)
         )
 
-    def needs_logits(self, num_output_tokens: int) -> bool:
-        """Whether the likeliest token is not enough to choose the next one."""
-        return self.always_needs_logits or num_output_tokens < self.min_tokens
-
-    def observe(self, token_id: int) -> None:
-        """Count a token of the answer."""
-        if self.counts is not None:
-            self.counts.add(token_id)
-
 
 def _token_counts(params: SamplingParams, prompt_ids: Sequence[int]) -> TokenCounts | None:
     if params.repetition_penalty != 1.0:

@@ -70,11 +70,12 @@ class Scheduler:
 
     def update(self, step: Step) -> None:
         """Record that the step was computed."""
+        size = self.pool.block_size
         for seq, count in zip(step.sequences, step.num_new_tokens, strict=True):
             seq.num_computed_tokens += count
-            self._num_computed_tokens += count
-            if seq.num_computed_tokens // self.pool.block_size > seq.num_shareable_blocks:
+            if seq.num_computed_tokens >= (seq.num_shareable_blocks + 1) * size:
                 self._share_full_blocks(seq)
+        self._num_computed_tokens += sum(step.num_new_tokens)
 
     def finish(self, seq: Sequence) -> None:
         """Take a sequence out, wherever it is, and free its blocks."""
@@ -101,19 +102,16 @@ class Scheduler:
 
     def _make_room(self) -> bool:
         """Give each running sequence the blocks of its tokens, at the cost of the youngest."""
-        pool, preempted, index = self.pool, False, 0
-        while index < len(self.running):
-            seq = self.running[index]
-            while len(seq.token_ids) > len(seq.block_table) * pool.block_size:
-                if pool.num_free:
-                    seq.block_table += pool.allocate(1)
-                    continue
-                victim = self.running[-1]
-                self._preempt(victim)
-                preempted = True
-                if victim is seq:
-                    break
-            index += 1
+        size, preempted = self.pool.block_size, False
+        for seq in self.running.copy():
+            while len(seq.token_ids) > len(seq.block_table) * size:
+                if seq.status is not Status.RUNNING:
+                    return preempted  # it was the youngest left, and there is none after it
+                if self.pool.num_free:
+                    seq.block_table += self.pool.allocate(1)
+                else:
+                    self._preempt(self.running[-1])
+                    preempted = True
         return preempted
 
     def _continue_running(self, step: Step) -> list[Sequence]:

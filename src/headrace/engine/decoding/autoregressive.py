@@ -41,6 +41,8 @@ class AutoregressiveDecoder:
 
     def decode(self, step: Step, output: Output) -> Decoded:
         """Read the output of a batch whose step has been recorded."""
+        if output.logits is None:
+            return _likeliest(step, output)
         decoded, rows, end = Decoded(), list[int](), 0
         for seq, count in zip(step.sequences, step.num_new_tokens, strict=True):
             start, end = end, end + self.num_rows(seq, count)
@@ -51,8 +53,7 @@ class AutoregressiveDecoder:
                 rows.append(end - 1)
         decoded.token_ids = output.greedy[rows].tolist()
         decoded.logprobs = [None] * len(rows)
-        if output.logits is not None:
-            self._sample(decoded, rows, output.logits)
+        self._sample(decoded, rows, output.logits)
         return decoded
 
     def _sample(self, decoded: Decoded, rows: list[int], logits: NDArray[np.float32]) -> None:
@@ -138,8 +139,20 @@ def _rows(step: Step, counts: NDArray[np.int32]) -> NDArray[np.int32]:
     return np.flatnonzero(wanted).astype(np.int32)
 
 
+def _likeliest(step: Step, output: Output) -> Decoded:
+    """Every row is one of a sequence that has caught up and wants no more than this."""
+    sequences = [seq for seq in step.sequences if len(seq.token_ids) == seq.num_computed_tokens]
+    return Decoded(sequences, output.greedy.tolist(), [None] * len(sequences))
+
+
 def _needs_logits(seq: Sequence) -> bool:
-    return seq.scores_prompt or seq.sampling.needs_logits(seq.num_output_tokens)
+    """Whether the likeliest token is not enough to choose the next one."""
+    sampling = seq.sampling
+    return (
+        sampling.always_needs_logits
+        or seq.scores_prompt
+        or (sampling.min_tokens > 0 and seq.num_output_tokens < sampling.min_tokens)
+    )
 
 
 def _take(logits: NDArray[np.float32], rows: list[int]) -> NDArray[np.float32]:

@@ -1,0 +1,138 @@
+"""How much Python a generated token costs in the engine: everything but the arithmetic.
+
+    python benchmarks/engine_overhead.py [--source smollm2] [--sequences 32] [--tokens 256]
+
+The executor is replaced by one that answers at once. Prints microseconds a token for the whole
+step, and milliseconds for sampling a step's rows with common parameters: processor time, the best
+of some runs.
+"""
+
+import argparse
+import cProfile
+import pstats
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from headrace.engine.config import EngineConfig
+from headrace.engine.engine import Engine
+from headrace.engine.sampler import Sampler
+from headrace.engine.sampling_state import SamplingState
+from headrace.engine.tokenizer import Tokenizer
+from headrace.executors.executor import Batch, Output
+from headrace.generation import GenerationRequest, SamplingParams
+from headrace.modelfiles.model import open_model
+from headrace.modelfiles.sources import fetch
+
+TEXT = "The mill stands where the river bends, and its wheel turns day and night. " * 12
+SAMPLINGS = {
+    "temperature 1": SamplingParams(temperature=1.0),
+    "temperature 0.7, top_p 0.9": SamplingParams(temperature=0.7, top_p=0.9),
+    "top_k 50": SamplingParams(top_k=50),
+    "min_p 0.05": SamplingParams(min_p=0.05),
+    "temperature 0.7, top_p 0.9, penalties": SamplingParams(
+        temperature=0.7, top_p=0.9, repetition_penalty=1.1, presence_penalty=0.2
+    ),
+}
+
+
+class InstantExecutor:
+    """Predicts the tokens of a fixed text, whatever it is given."""
+
+    name = precision = kv_cache_precision = "instant"
+    block_size = 32
+    num_blocks = 4096
+    max_model_len = 8192
+
+    def __init__(self, token_ids: list[int], vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+        self.seconds = 0.0
+        self._token_ids = np.array(token_ids, dtype=np.int32)
+
+    def execute(self, batch: Batch) -> Output:
+        started = time.thread_time()
+        ends = batch.num_computed_tokens[-len(batch.rows) :] % len(self._token_ids)
+        output = Output(self._token_ids[ends], None)
+        self.seconds += time.thread_time() - started
+        return output
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def main() -> None:
+    arguments = parse()
+    files = open_model(fetch(arguments.source, arguments.state_dir, lambda _phase, _share: None))
+    tokenizer = Tokenizer(files)
+    executor = InstantExecutor(tokenizer.encode(TEXT), files.config.vocab_size)
+    best = min(measure(executor, tokenizer, arguments) for _ in range(arguments.repeats))
+    print(f"{best * 1e6:.2f} us a token, {arguments.sequences} greedy sequences")
+    if arguments.profile:
+        profile(lambda: measure(executor, tokenizer, arguments))
+    for name, sampling in SAMPLINGS.items():
+        milliseconds = measure_sampling(sampling, arguments.sequences, executor.vocab_size) * 1e3
+        print(f"{milliseconds:.2f} ms a step of {arguments.sequences} rows: {name}")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--source", default="smollm2")
+    parser.add_argument("--state-dir", type=Path, default=Path.home() / ".cache/headrace")
+    parser.add_argument("--sequences", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--profile", action="store_true")
+    return parser.parse_args()
+
+
+def measure(
+    executor: InstantExecutor, tokenizer: Tokenizer, arguments: argparse.Namespace
+) -> float:
+    """Seconds a token once every prompt is computed, less those of the executor."""
+    engine = Engine(executor, tokenizer, EngineConfig())
+    sampling = SamplingParams(temperature=0, max_tokens=arguments.tokens, ignore_eos=True)
+    for number in range(arguments.sequences):
+        prompt_ids = [number, *tokenizer.encode(TEXT)[:127]]
+        request = GenerationRequest(request_id=str(number), prompt=prompt_ids, sampling=sampling)
+        engine.add(request, prompt_ids, 0.0)
+    while engine.stats.num_waiting or engine.stats.num_generated_tokens < arguments.sequences:
+        engine.step(0.0)
+    done, executor.seconds, started = (
+        engine.stats.num_generated_tokens,
+        0.0,
+        time.thread_time(),
+    )
+    while engine.stats.num_running == arguments.sequences:
+        engine.step(0.0)
+    seconds = time.thread_time() - started - executor.seconds
+    return seconds / (engine.stats.num_generated_tokens - done)
+
+
+def measure_sampling(params: SamplingParams, num_rows: int, vocab_size: int) -> float:
+    """Seconds to sample rows shaped like a language model's: a few likely tokens, a long tail."""
+    random = np.random.default_rng(0)
+    ranks = np.log1p(np.arange(vocab_size)) * 1.6
+    noise = random.standard_normal((num_rows, vocab_size)) * 0.7
+    logits = (random.permuted(np.tile(-ranks, (num_rows, 1)), axis=1) + noise).astype(np.float32)
+    states = [
+        SamplingState(params, seed=row, index=0, prompt_ids=range(128), stop_ids=())
+        for row in range(num_rows)
+    ]
+    sampler, best = Sampler(vocab_size), float("inf")
+    for position in range(20):
+        started = time.thread_time()
+        sampler.sample(states, [position] * num_rows, logits)
+        best = min(best, time.thread_time() - started)
+    return best
+
+
+def profile(work: Callable[[], float]) -> None:
+    profiler = cProfile.Profile()
+    profiler.runcall(work)
+    pstats.Stats(profiler).sort_stats("tottime").print_stats(18)
+
+
+if __name__ == "__main__":
+    main()
