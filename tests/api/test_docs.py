@@ -1,0 +1,44 @@
+"""The pages of the API against the fields that it takes."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from headrace.api.generate import GenerateRequest
+from headrace.api.openai.schema import ChatCompletionRequest, CompletionRequest
+from headrace.api.tokenization import TokenizeRequest
+from headrace.errors import HeadraceError, from_code
+
+DOCS = Path(__file__).parents[2] / "docs/api"
+OPENAI, HEADRACE = (DOCS / "openai.md").read_text(), (DOCS / "headrace.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("page", "struct"),
+    [
+        (OPENAI, ChatCompletionRequest),
+        (OPENAI, CompletionRequest),
+        (HEADRACE, GenerateRequest),
+        (HEADRACE, TokenizeRequest),
+    ],
+)
+def test_every_field_stands_on_its_page(page: str, struct: type[msgspec.Struct]) -> None:
+    missing = [name for name in struct.__struct_fields__ if f"`{name}`" not in page]
+    assert not missing
+
+
+def test_every_documented_parameter_exists() -> None:
+    fields = {*ChatCompletionRequest.__struct_fields__, *CompletionRequest.__struct_fields__}
+    tables = OPENAI.split("## Parameters of both routes")[1].split("## Answers")[0]
+    assert set(re.findall(r"^\| `(\w+)`", tables, re.MULTILINE)) <= fields
+
+
+def test_every_documented_code_of_our_own_exists() -> None:
+    table = HEADRACE.split("## Errors")[1]
+    codes = set(
+        re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| \d.*?\|(.*?)\|", table, re.MULTILINE)))
+    )
+    unknown = {code for code in codes if type(from_code(code, "")) is HeadraceError}
+    assert unknown == {"internal_error", "not_found", "method_not_allowed"}
