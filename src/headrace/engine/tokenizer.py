@@ -44,7 +44,7 @@ class Tokenizer:
         if isinstance(prompt, Chat):
             return self._encode_chat(prompt)
         if isinstance(prompt, str):
-            return self._encode_text(prompt, add_special_tokens=add_special_tokens)
+            return _encode(self._tokenizer, prompt, add_special_tokens=add_special_tokens)
         return self._checked(prompt)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
@@ -70,7 +70,7 @@ class Tokenizer:
         fence = _Fence(self._special, self._special_pattern, self._unused_character(chat))
         rendered = self._template.render(chat, fence.close)
         if not fence.used:
-            return self._encode_text(rendered, add_special_tokens=False, param="messages")
+            return _encode(self._tokenizer, rendered, param="messages")
         return self._encode_fenced(rendered, fence)
 
     def _encode_fenced(self, rendered: str, fence: "_Fence") -> list[int]:
@@ -80,18 +80,7 @@ class Tokenizer:
             if piece in self._special:
                 ids.append(self._special[piece])
             elif piece:
-                encoding = self._plain.encode(fence.open(piece), add_special_tokens=False)
-                ids.extend(encoding.ids)
-        return ids
-
-    def _encode_text(
-        self, text: str, *, add_special_tokens: bool, param: str = "prompt"
-    ) -> list[int]:
-        try:
-            encoding = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        except UnicodeEncodeError:
-            raise InvalidRequestError("the text holds half a surrogate pair", param=param) from None
-        ids: list[int] = encoding.ids
+                ids.extend(_encode(self._plain, fence.open(piece), param="messages"))
         return ids
 
     def _checked(self, ids: Sequence[int]) -> list[int]:
@@ -154,6 +143,21 @@ class _Fence:
     def _number(self, match: re.Match[str]) -> str:
         self.used = True
         return f"{self._mark}{self._numbers[match[0]]}{self._mark}"
+
+
+def _encode(
+    tokenizer: tokenizers.Tokenizer,
+    text: str,
+    *,
+    add_special_tokens: bool = False,
+    param: str = "prompt",
+) -> list[int]:
+    try:
+        encoding = tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    except TypeError:  # how the library says that a str is no Unicode text
+        raise InvalidRequestError("the text holds half a surrogate pair", param=param) from None
+    ids: list[int] = encoding.ids
+    return ids
 
 
 def _template(files: ModelFiles) -> ChatTemplate | None:
