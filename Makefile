@@ -6,7 +6,7 @@ MODEL ?= smollm2
 ARGS ?=
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test check format bench docs clean
@@ -41,13 +41,13 @@ clean:  ## Remove the virtual environment and every cache
 
 # A stamp is newer than pyproject.toml once what that names is installed.
 $(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
-	@echo "Installing Headrace into $(VENV)"
+	@echo "Installing Headrace into $(VENV), once"
 	@$(PIP) --editable .
 	@touch $@
 
 # torch comes first and alone, so that nothing else can choose another build of it.
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
-	@echo "Installing Headrace and what its tests need into $(VENV)"
+	@echo "Installing Headrace and what its tests need into $(VENV), once"
 	@$(PIP) torch==2.13.0
 	@$(PIP) --editable '.[dev,reference]'
 	@touch $@ $(VENV)/.base
