@@ -3,6 +3,7 @@
 Block layouts are those of ggml (ggml-common.h); the K ones hold 256 numbers with 6-bit scales.
 """
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ Blocks = NDArray[np.uint8]  # (num_blocks, block_bytes)
 Floats = NDArray[np.float32]
 
 _CHUNK = 1 << 16  # numbers expanded at a time, so that the temporaries stay in the cache
-_NUM_THREADS = 4
+_NUM_THREADS = min(os.cpu_count() or 1, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +54,13 @@ def to_bfloat16(tensor: StoredTensor) -> NDArray[np.uint16]:
 def round_bf16(values: Floats) -> NDArray[np.uint16]:
     """Round float32 to the nearest bf16, ties to even; a NaN stays one."""
     bits = values.view(np.uint32)
-    rounded = (bits + (0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    nan = np.isnan(values)
-    if nan.any():
-        rounded[nan] = 0x7FC0
+    sums = bits >> 16
+    sums &= 1
+    sums += 0x7FFF
+    sums += bits
+    rounded = sums.view("<u2")[..., 1::2]  # the upper halves
+    if np.isnan(values.max(initial=-np.inf)):
+        rounded[np.isnan(values)] = 0x7FC0
     return rounded
 
 
