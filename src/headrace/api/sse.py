@@ -6,7 +6,7 @@ Headers wait for the first chunk, so that a refusal is still a status; a failure
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,8 +20,8 @@ from headrace.api.exchange import Exchange, exchange_of
 from headrace.api.merge import chunks_of
 from headrace.api.meter import Meter
 from headrace.api.serving import VERSION_HEADER, Serving
-from headrace.errors import HeadraceError
-from headrace.generation import Chunk, GenerationRequest, ModelInfo, Usage
+from headrace.errors import HeadraceError, WorkerDiedError
+from headrace.generation import Chunk, GenerationRequest, LanguageModel, ModelInfo, Usage
 
 log = structlog.get_logger("headrace.api")
 
@@ -30,6 +30,7 @@ EVENT_STREAM_HEADERS = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 )
+MAX_TRIES = 3  # of an answer that is sent whole
 LAST_WORDS_TIMEOUT = 5.0  # seconds for an error event to a client that may not read
 
 
@@ -87,26 +88,52 @@ class GenerationResponse(Response):
         async with (
             within(work.deadline),
             self.serving.registry.acquire(work.model) as model,
-            aclosing(chunks_of(model.generate, work.requests)) as chunks,
         ):
             exchange.model_id = sender.model_id = model.info.model_id
             wire = work.wire(model.info)
-            meter = self._meter(exchange)
-            try:
-                if work.stream:
+            if work.stream:
+                async with self._metered(model, exchange) as (chunks, meter):
                     await sender.stream(chunks, wire, meter)
-                else:
-                    collected = await _collect(chunks, meter)
-            except BaseException as exc:
-                meter.failed(exc)
-                raise
-            finally:
-                exchange.usage = meter.usage
+            else:
+                collected, meter = await self._collect(model, exchange)
         meter.completed()
         if work.stream:
             await sender.end(wire.ending(meter.usage))
         else:
             await sender.answer(wire.answer(collected, meter.usage))
+
+    async def _collect(self, model: LanguageModel, exchange: Exchange) -> tuple[list[Chunk], Meter]:
+        """Every chunk. The client has seen none, so a worker that dies may be tried again."""
+        for retries_left in reversed(range(MAX_TRIES)):
+            collected: list[Chunk] = []
+            async with self._metered(model, exchange) as (chunks, meter):
+                try:
+                    async for chunk in chunks:
+                        meter.observe(chunk)
+                        collected.append(chunk)
+                except WorkerDiedError:
+                    # Without a chunk, the request itself is suspected of what happened.
+                    if not (retries_left and collected):
+                        raise
+                    log.warning("request.retried", request_id=exchange.request_id)
+                    continue
+            break
+        return collected, meter
+
+    @asynccontextmanager
+    async def _metered(
+        self, model: LanguageModel, exchange: Exchange
+    ) -> AsyncGenerator[tuple[AsyncGenerator[Chunk, None], Meter], None]:
+        """One try: its chunks, and what is to measure them."""
+        meter = self._meter(exchange)
+        try:
+            async with aclosing(chunks_of(model.generate, self.generation.requests)) as chunks:
+                yield chunks, meter
+        except BaseException as exc:
+            meter.failed(exc)
+            raise
+        finally:
+            exchange.usage = meter.usage
 
     def _meter(self, exchange: Exchange) -> Meter:
         assert exchange.model_id is not None
@@ -167,11 +194,3 @@ class _Sender:
         version = (VERSION_HEADER.lower().encode(), self.model_id.encode())
         message = {"type": "http.response.start", "status": 200, "headers": [*headers, version]}
         await self._send(message)
-
-
-async def _collect(chunks: AsyncGenerator[Chunk, None], meter: Meter) -> list[Chunk]:
-    collected = []
-    async for chunk in chunks:
-        meter.observe(chunk)
-        collected.append(chunk)
-    return collected
