@@ -4,6 +4,7 @@ import hashlib
 import re
 import shutil
 import zipfile
+import zlib
 from collections import defaultdict
 from collections.abc import Callable
 from email.message import Message
@@ -88,7 +89,7 @@ def _unpack(wheel: Path, into: Path, progress: Progress) -> None:
                     while chunk := packed.read(_CHUNK):
                         done += file.write(chunk)
                         progress("unpacking", min(done / total, 1.0))
-    except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
         raise ModelFileError(f"{wheel.name}: not a sound wheel: {error}") from None
 
 
