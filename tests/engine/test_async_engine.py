@@ -128,8 +128,10 @@ async def test_an_abort_frees_everything_and_delivers_nothing_more() -> None:
 class SlowTokenizer(ByteTokenizer):
     def __init__(self) -> None:
         self.gate = threading.Event()
+        self.is_waiting = threading.Event()
 
     def encode(self, prompt: Prompt, **_options: bool) -> list[int]:
+        self.is_waiting.set()
         self.gate.wait()
         return super().encode(prompt)
 
@@ -138,7 +140,8 @@ async def test_a_request_aborted_while_it_is_tokenized_never_starts() -> None:
     tokenizer = SlowTokenizer()
     async with running(tokenizer=tokenizer) as rig:
         adding = asyncio.create_task(rig.add("a", "hello"))
-        await rig.until(lambda: rig.engine.has_work)
+        await rig.until(tokenizer.is_waiting.is_set)
+        assert not rig.engine.has_work
         rig.engine.abort("a")
         tokenizer.gate.set()
         await adding
@@ -150,7 +153,8 @@ async def test_an_add_that_is_cancelled_gives_its_place_back() -> None:
     tokenizer = SlowTokenizer()
     async with running(EngineConfig(max_queued_requests=1), tokenizer) as rig:
         adding = asyncio.create_task(rig.add("a", "hello"))
-        await rig.until(lambda: rig.engine.has_work)
+        await rig.until(tokenizer.is_waiting.is_set)
+        assert not rig.engine.has_work
         with pytest.raises(QueueFullError):
             await rig.add("b", "hello")
         adding.cancel()

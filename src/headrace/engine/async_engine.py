@@ -80,7 +80,8 @@ class AsyncEngine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._accepted)
+        """Whether the thread has anything to do; what is being tokenized does not count."""
+        return len(self._accepted) > len(self._tokenizing)
 
     @property
     def fault(self) -> BaseException | None:
