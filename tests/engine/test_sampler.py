@@ -26,8 +26,8 @@ def observe(one: SamplingState, token_id: int) -> None:
         one.counts.add(token_id)
 
 
-def reference_support(logits: NDArray[np.float32], params: SamplingParams) -> set[int]:
-    """The tokens that min_p, then top_k, then top_p leave, from a full sort."""
+def reference(logits: NDArray[np.float32], params: SamplingParams) -> dict[int, float]:
+    """The tokens that min_p, then top_k, then top_p leave, from a full sort, with their shares."""
     scaled = logits.astype(np.float64) / params.temperature
     weights = np.exp(scaled - scaled.max())
     order = np.argsort(-weights, kind="stable")
@@ -37,7 +37,8 @@ def reference_support(logits: NDArray[np.float32], params: SamplingParams) -> se
     shares = np.cumsum(weights[order]) / weights[order].sum()
     if params.top_p < 1:
         order = order[: int((shares < params.top_p).sum()) + 1]
-    return set(order.tolist())
+    shares = weights[order] / weights[order].sum()
+    return dict(zip(order.tolist(), shares.tolist(), strict=True))
 
 
 @settings(max_examples=60, deadline=None)
@@ -48,17 +49,16 @@ def reference_support(logits: NDArray[np.float32], params: SamplingParams) -> se
     min_p=st.sampled_from([0.0, 0.05, 1.0]),
     row=st.integers(0, len(LOGITS) - 1),
 )
-def test_only_tokens_that_the_limits_leave_are_drawn_and_each_of_them_can_be(
+def test_only_tokens_that_the_limits_leave_are_drawn_and_the_likely_ones_are(
     temperature: float, top_p: float, top_k: int, min_p: float, row: int
 ) -> None:
     options = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p}
-    support = reference_support(LOGITS[row], SamplingParams(**options))
+    shares = reference(LOGITS[row], SamplingParams(**options))
     count = 200
     states = [state(seed, **options) for seed in range(count)]
     drawn = Sampler(VOCAB_SIZE).sample(states, [0] * count, np.tile(LOGITS[row], (count, 1)))
-    assert set(drawn) <= support
-    if len(support) <= 3:
-        assert set(drawn) == support
+    assert set(drawn) <= set(shares)
+    assert set(drawn) >= {token_id for token_id, share in shares.items() if share > 0.12}
 
 
 def test_equal_logits_at_the_edge_of_the_nucleus_are_kept_by_lowest_id() -> None:
@@ -70,7 +70,7 @@ def test_equal_logits_at_the_edge_of_the_nucleus_are_kept_by_lowest_id() -> None
 @pytest.mark.parametrize("options", [{}, {"top_p": 0.9}, {"top_k": 10}, {"min_p": 0.02}])
 def test_draws_follow_the_distribution(options: dict[str, float]) -> None:
     logits = LOGITS[:1, :50] * 0.7
-    support = sorted(reference_support(logits[0], SamplingParams(**options)))
+    support = sorted(reference(logits[0], SamplingParams(**options)))
     weights = np.exp(logits[0][support].astype(np.float64))
     count = 20_000
     states = [state(3, **options)] * count
