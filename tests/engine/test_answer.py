@@ -36,7 +36,7 @@ def text_of(chunks: list[Chunk]) -> str:
     return "".join(chunk.text for chunk in chunks)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     text=st.text(alphabet="abé€😀", max_size=30),
     stops=st.lists(st.text(alphabet="abé", min_size=1, max_size=4), max_size=3),
@@ -67,7 +67,7 @@ def test_no_part_of_a_stop_string_gets_out_and_nothing_else_is_lost(
         assert shown.decode(errors="ignore") == expected
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(tokens=st.lists(st.integers(0, 255), max_size=30))
 def test_characters_are_never_cut(tokens: list[int]) -> None:
     assert text_of(run(tokens, SamplingParams())) == bytes(tokens).decode(errors="replace")

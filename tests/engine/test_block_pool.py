@@ -49,7 +49,7 @@ def test_digests_depend_on_salt_parent_and_tokens() -> None:
     assert all(len(digest) * 8 >= 128 for digest in digests)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(moves=st.lists(st.tuples(st.sampled_from("asrm"), st.integers(0, 10**6)), max_size=80))
 def test_counts_free_list_and_digests_agree_after_every_move(
     moves: list[tuple[str, int]],

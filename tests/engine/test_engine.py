@@ -128,7 +128,7 @@ _CONFIGS = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     requests=st.lists(_REQUESTS, min_size=1, max_size=10),
     block_size=st.sampled_from([1, 2, 4, 8]),

@@ -41,7 +41,7 @@ def reference(logits: NDArray[np.float32], params: SamplingParams) -> dict[int, 
     return dict(zip(order.tolist(), shares.tolist(), strict=True))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     temperature=st.sampled_from([0.3, 1.0, 2.0]),
     top_p=st.sampled_from([1.0, 0.95, 0.5, 0.01]),
@@ -79,7 +79,7 @@ def test_draws_follow_the_distribution(options: dict[str, float]) -> None:
     assert np.abs(found - weights / weights.sum()).max() < 0.012  # over 3 standard deviations
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_a_row_draws_the_same_token_in_any_batch(data: st.DataObject) -> None:
     options = st.fixed_dictionaries(

@@ -40,7 +40,7 @@ def test_a_truncated_file_says_where_it_ends(tiny: Path, tmp_path: Path, share: 
         open_model(cut)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_flipped_bytes_give_a_model_file_error_or_a_model(
     tiny: Path, tmp_path: Path, data: st.DataObject

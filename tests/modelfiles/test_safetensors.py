@@ -76,7 +76,7 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
         open_folder(tmp_path)
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=120, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_damaged_files_give_a_model_file_error_or_a_model(
     tmp_path: Path, data: st.DataObject
