@@ -116,6 +116,7 @@ def _compile(graph: ov.Model, precision: Precision, num_threads: int) -> ov.Comp
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": "1",
             "INFERENCE_NUM_THREADS": num_threads,
+            "ENABLE_CPU_PINNING": False,  # other workers would pin to the same cores
             "INFERENCE_PRECISION_HINT": precision.compute,
             "KV_CACHE_PRECISION": OPENVINO_KV[precision.kv_cache],
             "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",  # weights as stored, activations as computed
