@@ -4,7 +4,8 @@
 
 The first token is seen twice, by this client and by the engine that computed it; the difference of
 the two is what HTTP, the api process, the channel and tokenizing add. Processor time is read from
-the kernel: all of the api process, the worker's event loop, and, by `py-spy` where it is installed,
+the kernel: the api process (its own code, and the kernel's for it: the sockets), the worker's
+event loop, and, by `py-spy` where it is installed,
 the modules between which the rest of the worker's time is shared.
 """
 
@@ -22,7 +23,7 @@ from harness import interrupt, stacks
 from harness.client import STATUS_OK, HttpClient, ServerError
 from harness.load import Load
 from harness.peers import MODEL, Setup, create
-from harness.processes import cpu_seconds, find, thread_cpu_seconds
+from harness.processes import cpu_times, find, thread_cpu_seconds
 from harness.prompts import Prompts
 from harness.summary import percentiles, throughput
 from harness.systems import Server
@@ -135,9 +136,10 @@ async def processor_time(server: Server, load: Load, folded: Path) -> dict[str, 
     assert server.pid is not None
     worker = find(server.pid, "headrace.worker")
     assert worker is not None
-    api_before, worker_before = cpu_seconds(server.pid), thread_cpu_seconds(worker)
+    api_before, worker_before = cpu_times(server.pid), thread_cpu_seconds(worker)
     profile = stacks.record(worker, load.seconds - PROFILE_MARGIN, folded)
     run, modules = await asyncio.gather(server.run(load), profile)
+    user, system = cpu_times(server.pid)
     threads = seconds_since(worker_before, thread_cpu_seconds(worker))
     errors = [sample.error for sample in run.samples if sample.error]
     if errors:
@@ -146,7 +148,8 @@ async def processor_time(server: Server, load: Load, folded: Path) -> dict[str, 
     return {
         "concurrency": load.concurrency,
         "tokens_per_second": throughput(run),
-        "api_us_per_token": (cpu_seconds(server.pid) - api_before) * micro,
+        "api_us_per_token": (user - api_before[0]) * micro,
+        "api_kernel_us_per_token": (system - api_before[1]) * micro,
         "worker_loop_us_per_token": threads[worker] * micro,
         "worker_us_per_token": sum(threads.values()) * micro,
         "engine_seconds_by_module": modules,

@@ -27,11 +27,15 @@ def rss(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
 
 
-def cpu_seconds(pid: int) -> float:
-    """User and system time of one process so far."""
+def cpu_times(pid: int) -> tuple[float, float]:
+    """Seconds that one process has spent so far in its own code and in the kernel."""
     # The command's name is in parentheses and may hold spaces: count fields from its end.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+    return int(fields[11]) / _TICKS, int(fields[12]) / _TICKS
+
+
+def cpu_seconds(pid: int) -> float:
+    return sum(cpu_times(pid))
 
 
 def thread_cpu_seconds(pid: int) -> dict[int, float]:
