@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine.paged_executor import EOS, ByteStream
@@ -42,6 +42,7 @@ def text_of(chunks: list[Chunk]) -> str:
     stops=st.lists(st.text(alphabet="abé", min_size=1, max_size=4), max_size=3),
     scored=st.booleans(),
 )
+@example(text="éa", stops=["a", "éaa"], scored=True)
 def test_no_part_of_a_stop_string_gets_out_and_nothing_else_is_lost(
     text: str,
     stops: list[str],

@@ -145,9 +145,14 @@ class Answer:
         return Chunk(self._index, text, token_ids, logprobs)
 
     def _num_visible(self, end: int) -> int:
-        """How many of the held tokens begin before the text's end."""
-        starts = [self._num_sent, *self._ends]
-        return sum(start < end for start in starts[: len(self._token_ids)])
+        """How many of the held tokens begin before the text's end.
+
+        Tokens of one character share its end, so the group that reaches the cut counts whole.
+        """
+        if end <= self._num_sent:
+            return 0
+        reached = min((known for known in self._ends if known >= end), default=end)
+        return sum(known <= reached for known in self._ends)
 
 
 def _split(text: str, at: int) -> tuple[str, str]:
