@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from headrace.modelfiles.sources import fetch
 from real_server import MODEL, RealServer, cache_dir, command, environment
 
 
@@ -35,8 +36,8 @@ def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_truncated_file_is_one_line(server: RealServer, tmp_path: Path) -> None:
-    assert server.url  # SmolLM2 is in the cache
-    (whole,) = (path for path in cache_dir().rglob("*.gguf") if path.stat().st_size > 1 << 20)
+    assert server.url  # so the model is in the cache
+    whole = fetch(MODEL, cache_dir(), lambda _phase, _share: None)
     short = tmp_path / "short.gguf"
     with whole.open("rb") as file:
         short.write_bytes(file.read(whole.stat().st_size // 2))
