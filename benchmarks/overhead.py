@@ -4,9 +4,8 @@
 
 The first token is seen twice, by this client and by the engine that computed it; the difference of
 the two is what HTTP, the api process, the channel and tokenizing add. Processor time is read from
-the kernel: the api process (its own code, and the kernel's for it: the sockets), the worker's
-event loop, and, by `py-spy` where it is installed,
-the modules between which the rest of the worker's time is shared.
+the kernel: the api process's own and what the kernel spends for it on sockets, and the worker's
+event loop. `py-spy`, where it is installed, tells in which module the engine's thread is.
 """
 
 import argparse

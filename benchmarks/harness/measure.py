@@ -33,6 +33,7 @@ class Observed:
     own_cpu: float
     idle_cpu: float
     health: Percentiles | None
+    num_missed: int
 
 
 @dataclass(slots=True)
@@ -135,6 +136,7 @@ async def _observe(subject: Subject, subjects: Sequence[Subject], load: Load) ->
         own_cpu=subject.cpu - own,
         idle_cpu=sum(other.cpu for other in others) - idle,
         health=await probe.close() if probe else None,
+        num_missed=probe.num_missed if probe else 0,
     )
 
 
@@ -161,4 +163,5 @@ def _level(concurrency: int, seen: Sequence[Observed], plan: Plan) -> Level:
         client_cpu=sum(one.client_cpu for one in seen) / wall,
         idle_cpu=sum(one.idle_cpu for one in seen) / wall,
         health_p99=max(health, default=None),
+        missed_health=sum(one.num_missed for one in seen),
     )

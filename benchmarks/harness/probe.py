@@ -16,8 +16,13 @@ class HealthProbe:
     def __init__(self, url: str, path: str) -> None:
         self._http = HttpClient(url)
         self._path = path
+        self.num_missed = 0
         self._delays: list[float] = []
         self._beats = asyncio.create_task(self._run())
+
+    @property
+    def num_asked(self) -> int:
+        return len(self._delays) + self.num_missed
 
     async def close(self) -> Percentiles:
         self._beats.cancel()
@@ -31,6 +36,14 @@ class HealthProbe:
         while True:
             planned += INTERVAL
             await asyncio.sleep(max(0.0, planned - time.monotonic()))
-            status, _ = await self._http.get(self._path)
-            if status == STATUS_OK:
+            if await self._is_answered():
                 self._delays.append(time.monotonic() - planned)
+            else:
+                self.num_missed += 1
+
+    async def _is_answered(self) -> bool:
+        try:
+            status, _ = await self._http.get(self._path)
+        except (OSError, TimeoutError):
+            return False
+        return status == STATUS_OK

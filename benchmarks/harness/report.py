@@ -46,6 +46,8 @@ def _doubts(level: Level) -> Iterator[str]:
         yield f"{summary.wrong_counts} answers had another number of tokens than asked for"
     if level.client_cpu > CLIENT_CPU_LIMIT:
         yield f"the client took {level.client_cpu:.0%} of a core, so the system could be faster"
+    if level.missed_health:
+        yield f"{level.missed_health} questions for its health had no good answer"
     if level.idle_cpu > IDLE_CPU_LIMIT:
         yield f"the idle systems took {level.idle_cpu:.0%} of a core"
 

@@ -30,6 +30,7 @@ class Level(msgspec.Struct, frozen=True):
     client_cpu: float
     idle_cpu: float
     health_p99: float | None = None
+    missed_health: int = 0
 
 
 class SystemResult(msgspec.Struct, frozen=True):

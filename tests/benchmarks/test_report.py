@@ -64,6 +64,7 @@ def test_good_numbers_have_no_warning() -> None:
         (changed(num_errors=2, first_error="HTTP 503"), "2 of 8 failed (HTTP 503)"),
         (changed(wrong_counts=3), "3 answers had another number of tokens"),
         (msgspec.structs.replace(LEVEL, client_cpu=0.5), "the client took 50% of a core"),
+        (msgspec.structs.replace(LEVEL, missed_health=4), "4 questions for its health"),
         (msgspec.structs.replace(LEVEL, idle_cpu=0.3), "the idle systems took 30% of a core"),
     ],
 )
