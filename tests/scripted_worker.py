@@ -1,6 +1,6 @@
 """A real worker process whose model follows a script: prompts and sources say what it does.
 
-Sources: `good`, `slow`, `missing`, `broken`, `crash`, `crash-later` (once a marker file exists in
+Sources: `good`, `slow`, `missing`, `broken`, `broken-start`, `crash`, `crash-later` (once a marker file exists in
 the state folder). Prompts: `count N`, `forever`, `hang` (work without a step), `crash`,
 `hang after N`, `crash after N`, `flood N` (N chunks in one step for each of 100 steps).
 """
@@ -147,8 +147,11 @@ class ScriptedEngine:
 class ScriptedModel:
     def __init__(self, spec: WorkerSpec) -> None:
         self.info = info_of(spec.model_id)
+        self._starts = spec.source != "broken-start"
 
     def start(self, deliver: Deliver) -> ServingEngine:
+        if not self._starts:
+            raise RuntimeError("no engine")
         return ScriptedEngine(deliver)
 
     def close(self) -> None:

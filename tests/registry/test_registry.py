@@ -244,6 +244,7 @@ async def test_a_worker_that_stops_coming_back_fails_the_model(tmp_path: Path) -
     [
         ("missing", ModelFileError, "/models/missing.gguf: no such file"),
         ("broken", HeadraceError, "RuntimeError: out of cheese"),
+        ("broken-start", HeadraceError, "RuntimeError: no engine"),
         ("crash", WorkerDiedError, "the worker was killed by SIGKILL while loading"),
     ],
 )

@@ -113,10 +113,8 @@ class Service:
             loaded = self._load(spec, self._report_progress)
         except HeadraceError as error:
             self._call_on_loop(self._load_failed, error)
-        except Exception as error:
-            log.exception("model.load_broke", model=spec.model_id)
-            # Whatever failed, the parent must be told why.
-            self._call_on_loop(self._load_failed, HeadraceError(f"{type(error).__name__}: {error}"))
+        except Exception as error:  # noqa: BLE001 - whatever failed, the parent must be told why
+            self._call_on_loop(self._load_broke, error)
         else:
             self._call_on_loop(self._load_done, loaded)
 
@@ -134,11 +132,19 @@ class Service:
     def _load_failed(self, error: HeadraceError) -> None:
         self._send(frames.Failed(error))
 
+    def _load_broke(self, error: Exception) -> None:
+        log.error("model.load_broke", exc_info=error)
+        self._load_failed(HeadraceError(f"{type(error).__name__}: {error}"))
+
     def _load_done(self, loaded: LoadedModel) -> None:
         self._model = loaded
-        self._engine = loaded.start(self._deliver)
-        self._start(self._end_at_fault(self._engine))
-        self._send(frames.Ready(loaded.info))
+        try:
+            self._engine = loaded.start(self._deliver)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._load_broke(error)
+        else:
+            self._start(self._end_at_fault(self._engine))
+            self._send(frames.Ready(loaded.info))
 
     # Serving
 
