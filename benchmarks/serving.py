@@ -26,7 +26,14 @@ from harness.weights import Weights
 from headrace.modelfiles.model import open_model
 from headrace.modelfiles.sources import fetch
 
-DEFAULT_SYSTEMS = ("headrace", "openvino-genai:f16", "openvino-genai:file", "llama.cpp:file")
+DEFAULT_SYSTEMS = (
+    "headrace:bf16",
+    "headrace:int8",
+    "openvino-genai:f16",
+    "openvino-genai:q8_0",
+    "llama.cpp:file",
+    "vllm:bf16",
+)
 
 
 def main() -> int:
