@@ -1,8 +1,8 @@
 """A real worker process whose model follows a script: prompts and sources say what it does.
 
-Sources: `good`, `slow`, `missing`, `broken`, `broken-start`, `crash`, `crash-later` (once a marker file exists in
-the state folder). Prompts: `count N`, `forever`, `hang` (work without a step), `crash`,
-`hang after N`, `crash after N`, `flood N` (N chunks in one step for each of 100 steps).
+Sources: `good`, `slow`, `missing`, `broken`, `broken-start`, `crash`, `crash-later` (once a marker
+file exists in the state folder). Prompts: `count N`, `forever`, `hang` (work without a step),
+`crash`, `hang after N`, `crash after N`, `flood N` (N chunks in one step for each of 100 steps).
 """
 
 import asyncio
