@@ -6,7 +6,7 @@ import pytest
 
 from headrace.engine.config import EngineConfig
 from headrace.errors import ConfigurationError
-from headrace.executors.executor import ExecutorConfig
+from headrace.executors.config import ExecutorConfig
 from headrace.settings import (
     NOT_SUPPORTED_YET,
     EngineSection,

@@ -21,7 +21,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDic
 
 from headrace.engine.config import EngineConfig
 from headrace.errors import ConfigurationError
-from headrace.executors.executor import ExecutorConfig
+from headrace.executors.config import ExecutorConfig
 from headrace.modelfiles.sources import default_name
 from headrace.registry.spec import ModelSpec
 

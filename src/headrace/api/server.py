@@ -9,12 +9,12 @@ import errno
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import structlog
 import uvicorn
 import uvloop
 
-from headrace.api.app import create_app
 from headrace.api.serving import Readiness
 from headrace.errors import ConfigurationError
 from headrace.registry.registry import Registry
@@ -78,19 +78,6 @@ class _Run:
         self._readiness = Readiness()
         self._stop = asyncio.Event()
         self._force = asyncio.Event()
-        app = create_app(registry, settings, readiness=self._readiness)
-        self._http = _HttpServer(
-            uvicorn.Config(
-                app,
-                http="httptools",
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_keep_alive=KEEP_ALIVE,
-            )
-        )
 
     @property
     def is_forced(self) -> bool:
@@ -98,25 +85,42 @@ class _Run:
 
     async def serve(self, on_progress: OnProgress, on_ready: OnReady) -> None:
         self._take_signals()
-        http = asyncio.create_task(self._http.serve([self._listener]))
+        self._registry.listen(lambda _status: on_progress(self._registry.statuses()))
+        http: _Http | None = None
         try:
-            await self._unless(self._stop, self._load(on_progress))
+            await self._registry.start(self._settings.models)
+            http = self._start_http()
+            await self._unless(self._stop, self._registry.loaded())
             if not self._stop.is_set():
-                await self._unless(self._stop, self._http.listening.wait())
+                await self._unless(self._stop, http.server.listening.wait())
                 on_ready(self._url)
                 log.info("server.ready", url=self._url)
-                await self._unless(self._stop, asyncio.shield(http))
+                await self._unless(self._stop, asyncio.shield(http.task))
                 await self._drain()
         finally:
             await self._registry.close(drain_timeout=0)  # those that had time have had it
-            await self._end(http)
+            if http is not None:
+                await self._end(http)
+            self._listener.close()
             log.info("server.stopped", forced=self.is_forced)
 
-    async def _load(self, on_progress: OnProgress) -> None:
-        """Load every model; one that never will be stops the start."""
-        self._registry.listen(lambda _status: on_progress(self._registry.statuses()))
-        await self._registry.start(self._settings.models)
-        await self._registry.loaded()
+    def _start_http(self) -> "_Http":
+        # FastAPI takes long to import; the workers load meanwhile.
+        from headrace.api.app import create_app  # noqa: PLC0415
+
+        app = create_app(self._registry, self._settings, readiness=self._readiness)
+        config = uvicorn.Config(
+            app,
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE,
+        )
+        server = _HttpServer(config)
+        return _Http(server, asyncio.create_task(server.serve([self._listener])))
 
     async def _drain(self) -> None:
         """Take no new work after the settle window; let what was taken end."""
@@ -125,18 +129,17 @@ class _Run:
         await self._unless(self._force, asyncio.sleep(server.shutdown_settle))
         await self._unless(self._force, self._registry.drain(server.shutdown_timeout))
 
-    async def _end(self, http: asyncio.Task[None]) -> None:
-        """Close the listener and give written answers a moment to leave; nothing outlives us."""
-        self._http.should_exit = True
-        self._http.force_exit = self.is_forced
+    async def _end(self, http: "_Http") -> None:
+        """Give written answers a moment to leave; nothing outlives us."""
+        http.server.should_exit = True
+        http.server.force_exit = self.is_forced
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_ANSWERS_TIMEOUT):
-                await self._unless(self._force, asyncio.shield(http))
-        remaining = [http, *self._http.server_state.tasks]
+                await self._unless(self._force, asyncio.shield(http.task))
+        remaining = [http.task, *http.server.server_state.tasks]
         for task in remaining:
             task.cancel()
         await asyncio.gather(*remaining, return_exceptions=True)
-        self._listener.close()
 
     async def _unless(self, event: asyncio.Event, work: Awaitable[object]) -> None:
         """Do the work, or leave it when the event comes first."""
@@ -182,3 +185,9 @@ class _HttpServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.listening.set()
+
+
+@dataclass(frozen=True, slots=True)
+class _Http:
+    server: _HttpServer
+    task: asyncio.Task[None]

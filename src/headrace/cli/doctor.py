@@ -79,7 +79,7 @@ def _machine() -> Iterator[Finding]:
 
 def _plan() -> Finding:
     """What "auto" comes to on this machine."""
-    from headrace.executors.executor import ExecutorConfig
+    from headrace.executors.config import ExecutorConfig
     from headrace.executors.openvino.precision import choose_precision
 
     here = machine()

@@ -5,27 +5,13 @@ Knows nothing of requests, sampling or text. One executor owns one model's weigh
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 Progress = Callable[[str, float], None]
 """Called with a phase (reading, compiling, warming) and its share done, 0 to 1."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutorConfig:
-    """How a model is to be computed. `None` and "auto" let the executor choose for the machine."""
-
-    executor: Literal["auto", "openvino"] = "auto"
-    precision: Literal["auto", "fp32", "bf16", "int8"] = "auto"
-    kv_cache_precision: Literal["auto", "fp32", "bf16", "u8"] = "auto"
-    kv_cache_memory: int | None = None  # bytes
-    num_threads: int | None = None
-    max_model_len: int | None = None  # tokens
-    max_num_batched_tokens: int = 512
-    max_num_seqs: int = 64
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from headrace.executors.executor import Executor, ExecutorConfig, Progress
+from headrace.executors.config import ExecutorConfig
+from headrace.executors.executor import Executor, Progress
 from headrace.executors.openvino.executor import OpenVinoExecutor
 from headrace.modelfiles.model import ModelFiles
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from headrace.engine.config import EngineConfig
-from headrace.executors.executor import ExecutorConfig
+from headrace.executors.config import ExecutorConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.engine.config import EngineConfig
-from headrace.executors.executor import ExecutorConfig
+from headrace.executors.config import ExecutorConfig
 from headrace.telemetry.logging import LogFormat
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from executors.openvino.tiny import CONFIG, tiny_model
 from headrace.errors import ConfigurationError
-from headrace.executors.executor import Batch, ExecutorConfig, Output
+from headrace.executors.config import ExecutorConfig
+from headrace.executors.executor import Batch, Output
 from headrace.executors.openvino.executor import OpenVinoExecutor
 from headrace.executors.select import create_executor
 

@@ -9,7 +9,8 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from headrace.executors.executor import Batch, ExecutorConfig
+from headrace.executors.config import ExecutorConfig
+from headrace.executors.executor import Batch
 from headrace.executors.openvino.executor import OpenVinoExecutor
 from headrace.modelfiles.model import open_model
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from headrace.errors import ConfigurationError
+from headrace.executors.config import ExecutorConfig
 from headrace.executors.cpu import Machine
-from headrace.executors.executor import ExecutorConfig
 from headrace.executors.openvino.precision import Precision, choose_precision
 
 AVX2 = Machine("Old CPU", frozenset({"avx2"}), 2, 1 << 30)

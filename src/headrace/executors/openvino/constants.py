@@ -1,6 +1,8 @@
 """Weights as graph constants, in the form in which they are stored. Knows nothing of layers."""
 
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -17,18 +19,25 @@ _STORED_BYTES = {"fp32": 4, "bf16": 2, "bf16 as fp32": 4, "int8": 1}
 
 
 class Constants:
-    """Makes a constant of a tensor, or of several stacked by rows, once."""
+    """Makes a constant of a tensor, or of several stacked by rows, once.
+
+    A constant is made before its values are there: they are read by `num_threads` threads while the
+    graph is built, into memory that the constant shares. `wait` before anybody looks at them.
+    """
 
     def __init__(
-        self, weights: Weights, precision: Precision, report: Callable[[float], None]
+        self,
+        weights: Weights,
+        precision: Precision,
+        report: Callable[[float], None],
+        num_threads: int = 1,
     ) -> None:
-        """`report` is told the share of tensors read so far."""
+        """`report` is told the share of values read so far, by the caller of `wait`."""
         self._weights = weights
         self._report = report
         self._matrices: dict[tuple[str, ...], ov.Node] = {}
         names = [name for name in weights.names() if len(weights.shape(name)) > 1]
         self._num_elements = sum(int(np.prod(weights.shape(name))) for name in names)
-        self._num_read = 0
         self._form = _form(precision)
         self._make = {
             "fp32": self._fp32,
@@ -37,6 +46,8 @@ class Constants:
             "int8": self._int8,
         }[self._form]
         self.arena = Arena(self._num_elements * _STORED_BYTES[self._form], len(names))
+        self._readers = ThreadPoolExecutor(num_threads, "headrace-read")
+        self._reads: list[Future[int]] = []
 
     @property
     def num_bytes(self) -> int:
@@ -56,12 +67,20 @@ class Constants:
         """(out_features, in_features) as fp32 to the graph, however it is stored."""
         if names not in self._matrices:
             self._matrices[names] = self._make(names)
-            self._num_read += sum(int(np.prod(self._weights.shape(name))) for name in names)
-            self._report(self._num_read / self._num_elements)
         return self._matrices[names]
 
     def vector(self, name: str) -> ov.Node:
         return op.constant(self._weights.float32(name))
+
+    def wait(self) -> None:
+        """Return when every value is in its place; raise what a reader met."""
+        num_read = 0
+        try:
+            for read in self._reads:
+                num_read += read.result()
+                self._report(num_read / self._num_elements)
+        finally:
+            self._readers.shutdown(cancel_futures=True)
 
     def _fp32(self, names: tuple[str, ...]) -> ov.Node:
         return op.constant(
@@ -80,30 +99,46 @@ class Constants:
         return (self._weights.bfloat16(name).astype(np.uint32) << 16).view(np.float32)
 
     def _int8(self, names: tuple[str, ...]) -> ov.Node:
-        scales: list[NDArray[np.float32]] = []
+        scales = np.empty((self._num_rows(names), 1), np.float32)
+        starts = dict(zip(names, self._starts(names), strict=True))
 
         def quantized(name: str) -> NDArray[np.int8]:
             weight = self._weights.float32(name)
-            scale = np.abs(weight).max(1, keepdims=True) / np.float32(127)  # per output channel
+            scale = np.maximum(weight.max(1, keepdims=True), -weight.min(1, keepdims=True))
+            scale /= np.float32(127)  # per output channel
             scale[scale == 0] = 1
-            scales.append(scale)
-            values: NDArray[np.int8] = np.rint(weight / scale).astype(np.int8)
+            scales[starts[name] : starts[name] + len(scale)] = scale
+            scaled = weight / scale
+            values: NDArray[np.int8] = np.rint(scaled, out=scaled).astype(np.int8)
             return values
 
         stacked = self._stacked(names, np.int8, quantized)
         constant = op.convert(op.constant(stacked, shared_memory=True), "f32")
-        return op.multiply(constant, op.constant(np.concatenate(scales)))
+        return op.multiply(constant, op.constant(scales, shared_memory=True))
 
     def _stacked(
         self, names: tuple[str, ...], kind: DTypeLike, read: Callable[[str], NDArray[Any]]
     ) -> NDArray[Any]:
-        rows = [self._weights.shape(name)[0] for name in names]
-        stacked = self.arena.take((sum(rows), self._weights.shape(names[0])[1]), kind)
-        start = 0
-        for name, count in zip(names, rows, strict=True):
-            stacked[start : start + count] = read(name)
-            start += count
+        """Room for the tensors, one below the other, which the readers will fill."""
+        width = self._weights.shape(names[0])[1]
+        stacked = self.arena.take((self._num_rows(names), width), kind)
+
+        def fill(name: str, start: int) -> int:
+            values = read(name)
+            stacked[start : start + len(values)] = values
+            return values.size
+
+        for name, start in zip(names, self._starts(names), strict=True):
+            self._reads.append(self._readers.submit(fill, name, start))
         return stacked
+
+    def _num_rows(self, names: tuple[str, ...]) -> int:
+        return sum(self._weights.shape(name)[0] for name in names)
+
+    def _starts(self, names: tuple[str, ...]) -> list[int]:
+        """Each tensor's first row in the stack."""
+        rows = [self._weights.shape(name)[0] for name in names]
+        return list(accumulate(rows[:-1], initial=0))
 
 
 def _form(precision: Precision) -> str:

@@ -7,8 +7,9 @@ import numpy as np
 import openvino as ov
 
 from headrace.errors import ConfigurationError
+from headrace.executors.config import ExecutorConfig
 from headrace.executors.cpu import Machine, machine
-from headrace.executors.executor import Batch, ExecutorConfig, Output, Progress
+from headrace.executors.executor import Batch, Output, Progress
 from headrace.executors.openvino.constants import Constants
 from headrace.executors.openvino.graph import DecoderGraph
 from headrace.executors.openvino.kv_cache import KVCache, block_bytes, block_size, num_blocks_for
@@ -26,13 +27,18 @@ class OpenVinoExecutor:
         check_version()
         here = machine()
         self._precision = choose_precision(config, here)
+        num_threads = config.num_threads or here.num_cores
         constants = Constants(
-            files.weights, self._precision, lambda share: progress("reading", share)
+            files.weights,
+            self._precision,
+            lambda share: progress("reading", share),
+            num_threads,
         )
         graph = DecoderGraph(files.config, constants).build()
+        constants.wait()
         progress("compiling", 0.0)
         with constants.arena.paging_out():
-            compiled = _compile(graph, self._precision, config.num_threads or here.num_cores)
+            compiled = _compile(graph, self._precision, num_threads)
         progress("compiling", 1.0)
         self._cache, self._limits = _make_cache(
             compiled, files.config, config, here, constants.num_bytes

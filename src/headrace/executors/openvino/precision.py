@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace.errors import ConfigurationError
+from headrace.executors.config import ExecutorConfig
 from headrace.executors.cpu import Machine
-from headrace.executors.executor import ExecutorConfig
 
 Storage = Literal["fp32", "bf16", "int8"]
 Compute = Literal["f32", "bf16"]
