@@ -6,6 +6,7 @@ Signals are ours, not uvicorn's: the first one drains, a second one forces.
 import asyncio
 import contextlib
 import errno
+import logging
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -45,7 +46,14 @@ def serve(
     ConfigurationError when the address cannot be had; a model that cannot be loaded raises its
     own error.
     """
-    configure_logging(log_format=settings.telemetry.log_format, log_dir=settings.telemetry.log_dir)
+    telemetry = settings.telemetry
+    # A person who starts a server sees its progress; a start that fails is one line of its own.
+    is_watched = telemetry.log_format == "text" and telemetry.log_dir is None
+    configure_logging(
+        log_format=telemetry.log_format,
+        log_dir=telemetry.log_dir,
+        level=logging.WARNING if is_watched else logging.INFO,
+    )
     listener = listen(settings.server.host, settings.server.port)
     registry = Registry(settings.server.state_dir, log_format=settings.telemetry.log_format)
     run = _Run(settings, registry, listener)
@@ -94,6 +102,8 @@ class _Run:
             if not self._stop.is_set():
                 await self._unless(self._stop, http.server.listening.wait())
                 on_ready(self._url)
+                telemetry = self._settings.telemetry
+                configure_logging(log_format=telemetry.log_format, log_dir=telemetry.log_dir)
                 log.info("server.ready", url=self._url)
                 await self._unless(self._stop, asyncio.shield(http.task))
                 await self._drain()

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from headrace.registry.status import ModelStatus
 
 _LOADING = ("loading", "health_check")
+_BEFORE_FIRST_PHASE = "starting"
 
 
 class LoadProgress:
@@ -45,7 +46,7 @@ class LoadProgress:
     def update(self, statuses: Sequence[ModelStatus]) -> None:
         for status in statuses:
             if status.state in _LOADING:
-                self._show(status.model_id, status.phase or "starting", status.progress)
+                self._show(status.model_id, status.phase or _BEFORE_FIRST_PHASE, status.progress)
             elif status.model_id in self._tasks:
                 self._bars.remove_task(self._tasks.pop(status.model_id))
 
@@ -57,6 +58,7 @@ class LoadProgress:
         if model_id not in self._tasks:
             self._tasks[model_id] = self._bars.add_task(phase, total=1.0, model=model_id)
         self._bars.update(self._tasks[model_id], description=phase, completed=progress)
-        if self._phases.get(model_id) != phase and not self._console.is_terminal:
+        is_news = phase not in (_BEFORE_FIRST_PHASE, self._phases.get(model_id))
+        if is_news and not self._console.is_terminal:
             self._console.print(f"{model_id}: {phase}", highlight=False)
         self._phases[model_id] = phase

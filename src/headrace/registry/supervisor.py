@@ -217,7 +217,9 @@ class Supervisor:
         )
 
     def _give_up(self, error: HeadraceError) -> None:
-        self._log.error("model.failed", reason=error.message)
+        # Whoever waits for the first load is told by the error itself.
+        log = self._log.error if self._settled.is_set() else self._log.info
+        log("model.failed", reason=error.message)
         self._change(
             state="failed", phase="", reason=error.message, pid=None, memory_bytes=0, stats=None
         )
