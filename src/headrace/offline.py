@@ -88,7 +88,7 @@ class LLM:
         *,
         executor: Literal["auto", "openvino"] = "auto",
         precision: Literal["auto", "fp32", "bf16", "int8"] = "auto",
-        kv_cache_precision: Literal["auto", "fp32", "bf16", "u8"] = "auto",
+        kv_cache_precision: Literal["auto", "fp32", "fp16", "bf16", "u8"] = "auto",
         kv_cache_memory: int | str | None = None,
         num_threads: int | None = None,
         max_model_len: int | None = None,

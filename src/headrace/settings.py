@@ -144,9 +144,9 @@ class EngineSection(_Section):
     precision: Literal["auto", "fp32", "bf16", "int8"] = Field(
         _EXECUTOR.precision, description="how weights are stored: `auto`, `fp32`, `bf16` or `int8`"
     )
-    kv_cache_precision: Literal["auto", "fp32", "bf16", "u8"] = Field(
+    kv_cache_precision: Literal["auto", "fp32", "fp16", "bf16", "u8"] = Field(
         _EXECUTOR.kv_cache_precision,
-        description="how the KV cache is stored: `auto`, `fp32`, `bf16` or `u8`",
+        description="how the KV cache is stored: `auto`, `fp32`, `fp16`, `bf16` or `u8`",
     )
     kv_cache_memory: ByteSize | None = Field(
         None,

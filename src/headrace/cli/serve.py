@@ -43,7 +43,9 @@ def serve(
     log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
     executor: Annotated[str | None, typer.Option(help="auto or openvino.")] = None,
     precision: Annotated[str | None, typer.Option(help="auto, fp32, bf16 or int8.")] = None,
-    kv_cache_precision: Annotated[str | None, typer.Option(help="auto, fp32, bf16 or u8.")] = None,
+    kv_cache_precision: Annotated[
+        str | None, typer.Option(help="auto, fp32, fp16, bf16 or u8.")
+    ] = None,
     kv_cache_memory: Annotated[
         str | None, typer.Option(help="Memory for the KV cache, such as 512MiB.")
     ] = None,

@@ -10,7 +10,7 @@ class ExecutorConfig:
 
     executor: Literal["auto", "openvino"] = "auto"
     precision: Literal["auto", "fp32", "bf16", "int8"] = "auto"
-    kv_cache_precision: Literal["auto", "fp32", "bf16", "u8"] = "auto"
+    kv_cache_precision: Literal["auto", "fp32", "fp16", "bf16", "u8"] = "auto"
     kv_cache_memory: int | None = None  # bytes
     num_threads: int | None = None
     max_model_len: int | None = None  # tokens

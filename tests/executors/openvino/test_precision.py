@@ -22,11 +22,17 @@ AMX = Machine("New CPU", frozenset({"avx2", "amx_bf16"}), 2, 1 << 30)
         ({"precision": "int8"}, AMX, Precision("int8", "bf16", "bf16")),
         ({"precision": "fp32"}, AVX2, Precision("fp32", "f32", "fp32")),
         ({"precision": "fp32"}, AMX, Precision("fp32", "f32", "fp32")),
+        ({"kv_cache_precision": "fp16"}, AVX2, Precision("int8", "f32", "fp16")),
         ({"kv_cache_precision": "u8"}, AVX2, Precision("int8", "f32", "u8")),
     ],
 )
 def test_precision_follows_the_cpu(asked: dict[str, Any], here: Machine, chosen: Precision) -> None:
     assert choose_precision(ExecutorConfig(**asked), here) == chosen
+
+
+def test_an_fp16_cache_beside_bf16_products_is_refused_by_name() -> None:
+    with pytest.raises(ConfigurationError, match="kv_cache_precision 'fp16'"):
+        choose_precision(ExecutorConfig(kv_cache_precision="fp16"), AMX)
 
 
 def test_a_bf16_cache_without_bf16_instructions_is_refused_by_name() -> None:

@@ -50,7 +50,13 @@ def _kv_precision(
     if asked == "bf16" and compute != "bf16":
         raise ConfigurationError(
             "kv_cache_precision 'bf16' needs a precision other than 'fp32' and a CPU with bf16"
-            f" instructions ({machine.model_name}): use 'auto', 'fp32' or 'u8'",
+            f" instructions ({machine.model_name}): use 'auto', 'fp32', 'fp16' or 'u8'",
+            param="kv_cache_precision",
+        )
+    if asked == "fp16" and compute != "f32":
+        raise ConfigurationError(
+            "kv_cache_precision 'fp16' goes with products in fp32, and here they are bf16:"
+            " use 'auto', 'bf16' or 'u8'",
             param="kv_cache_precision",
         )
     return asked
