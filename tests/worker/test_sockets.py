@@ -1,12 +1,13 @@
 import asyncio
 import os
+import socket
 from pathlib import Path
 
 import pytest
 
 from headrace.errors import ConfigurationError
 from headrace.worker import frames
-from headrace.worker.sockets import Sockets
+from headrace.worker.sockets import MARKER, PREFIX, Sockets
 
 
 def test_the_folder_is_private_and_goes_away(tmp_path: Path) -> None:
@@ -16,20 +17,52 @@ def test_the_folder_is_private_and_goes_away(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def abandon(folder: Path, *others: str) -> Path:
+    """Make what a killed server leaves behind, and perhaps files beside it."""
+    folder.mkdir()
+    (folder / MARKER).touch()
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(folder / "1"))
+    for name in others:
+        (folder / name).touch()
+    return folder
+
+
 def test_a_folder_in_use_is_left_alone_and_an_abandoned_one_removed(tmp_path: Path) -> None:
     living = Sockets(tmp_path)
-    abandoned = tmp_path / "headrace-dead"
-    abandoned.mkdir()
-    (abandoned / "1").touch()
-    being_made = tmp_path / "headrace-new"
+    abandoned = abandon(tmp_path / f"{PREFIX}dead")
+    being_made = tmp_path / f"{PREFIX}new"
     being_made.mkdir()
-    (tmp_path / "headrace-file").touch()
+    (tmp_path / f"{PREFIX}file").touch()
     other = Sockets(tmp_path)
     assert living.folder.exists()
     assert being_made.exists()
     assert not abandoned.exists()
     other.close()
     living.close()
+
+
+def test_the_users_own_folders_are_never_touched(tmp_path: Path) -> None:
+    for name in ("headrace-state", "headrace-src", f"{PREFIX}mine"):
+        (tmp_path / name / "models").mkdir(parents=True)
+        (tmp_path / name / "1").touch()
+    before = sorted(tmp_path.rglob("*"))
+    Sockets(tmp_path).close()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("other", ["notes.txt", "2"])  # a file named like a socket is none
+def test_an_abandoned_folder_that_holds_anything_else_is_left(tmp_path: Path, other: str) -> None:
+    folder = abandon(tmp_path / f"{PREFIX}dead", other)
+    Sockets(tmp_path).close()
+    assert sorted(path.name for path in folder.iterdir()) == sorted([MARKER, "1", other])
+
+
+def test_closing_leaves_what_someone_else_put_into_the_folder(tmp_path: Path) -> None:
+    sockets = Sockets(tmp_path)
+    (sockets.folder / "notes.txt").touch()
+    sockets.close()
+    assert (sockets.folder / "notes.txt").exists()
 
 
 def test_too_long_a_path_is_refused_with_a_sentence(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 """The private folder that the sockets of a server's workers live in, and the ZeroMQ context.
 
 Its owner holds a lock on the folder: so the next server can tell a folder in use from one that a
-killed server left behind, and systemd-tmpfiles leaves it alone.
+killed server left behind, and systemd-tmpfiles leaves it alone. A marker file tells our folders
+from the user's own: only what we made ourselves is ever removed, name by name.
 """
 
 import fcntl
 import itertools
 import os
-import shutil
+import re
+import stat
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,7 +21,8 @@ from headrace.errors import ConfigurationError
 from headrace.worker.channel import Channel, tuned
 from headrace.worker.frames import FROM_WORKER, FromWorker
 
-PREFIX = "headrace-"
+PREFIX = "headrace-sockets-"
+MARKER = ".headrace-sockets"
 MAX_PATH_BYTES = 107  # sun_path, less its final zero
 LONGEST_NAME = "99999999"
 
@@ -37,6 +40,7 @@ class Sockets:
                 f"{base}: too long a path for sockets ({MAX_PATH_BYTES} bytes); set TMPDIR"
             )
         self._lock = _lock(self.folder)
+        (self.folder / MARKER).touch()  # only now may others look whether it is abandoned
         self._context = zmq.Context()
         self._numbers = itertools.count(1)
 
@@ -56,7 +60,7 @@ class Sockets:
     def close(self) -> None:
         """End ZeroMQ's threads and remove the folder; every channel must be closed."""
         self._context.term()
-        shutil.rmtree(self.folder)
+        _remove(self.folder, self._lock)
         os.close(self._lock)
 
 
@@ -81,14 +85,29 @@ def _sweep(base: Path) -> None:
     """Remove folders whose owner was killed."""
     for folder in base.glob(f"{PREFIX}*"):
         with suppress(FileNotFoundError, NotADirectoryError, BlockingIOError, PermissionError):
-            if folder.lstat().st_uid == os.getuid():
+            if folder.lstat().st_uid == os.getuid() and (folder / MARKER).is_file():
                 _remove_if_abandoned(folder)
 
 
 def _remove_if_abandoned(folder: Path) -> None:
     lock = _lock(folder)
     try:
-        if any(folder.iterdir()):  # an empty one may be about to be locked
-            shutil.rmtree(folder)
+        _remove(folder, lock)
     finally:
         os.close(lock)
+
+
+def _remove(folder: Path, lock: int) -> None:
+    """Remove a locked folder, unless it holds anything that is not ours."""
+    names = [name for name in os.listdir(lock) if name != MARKER]
+    if not all(_is_socket(name, lock) for name in names):
+        return
+    for name in (*names, MARKER):
+        os.unlink(name, dir_fd=lock)
+    folder.rmdir()
+
+
+def _is_socket(name: str, folder: int) -> bool:
+    if re.fullmatch(r"[0-9]+", name) is None:
+        return False
+    return stat.S_ISSOCK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
