@@ -16,7 +16,13 @@ from headrace.registry.spec import ModelSpec
 SCRIPT = Path(__file__).with_name("scripted_worker.py")
 COMMAND = (sys.executable, str(SCRIPT))
 IMPATIENT = Patience(
-    tick=0.1, silence=3.0, standstill=1.5, first_delay=0.05, longest_delay=0.2, termination=5.0
+    tick=0.1,
+    silence=3.0,
+    standstill=1.5,
+    standstill_at_first=1.5,
+    first_delay=0.05,
+    longest_delay=0.2,
+    termination=5.0,
 )
 
 

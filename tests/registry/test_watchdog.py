@@ -5,7 +5,12 @@ from headrace.worker import frames
 from scripted_worker import info_of
 
 PATIENCE = Patience(
-    tick=1.0, silence=3, silence_while_loading=10, standstill=5, standstill_while_loading=20
+    tick=1.0,
+    silence=3,
+    silence_while_loading=10,
+    standstill=5,
+    standstill_at_first=12,
+    standstill_while_loading=20,
 )
 INFO: ModelInfo = info_of("m@1")
 
@@ -36,6 +41,30 @@ def test_silence_is_noticed_sooner_once_the_model_is_ready() -> None:
 
 def test_work_without_steps_is_noticed_in_spite_of_heartbeats() -> None:
     assert ticks_until_fault(ready(), heartbeat(7, has_work=True)) == 6
+
+
+def test_the_first_step_may_take_longer() -> None:
+    assert ticks_until_fault(ready(), heartbeat(0, has_work=True)) == 13
+
+
+def test_a_worker_is_allowed_ten_times_its_slowest_step() -> None:
+    watchdog = ready()
+    watchdog.hear(heartbeat(1, has_work=True))
+    for _ in range(4):
+        watchdog.hear(heartbeat(1, has_work=True))
+        assert watchdog.tick() is None
+    watchdog.hear(heartbeat(2, has_work=True))  # took 4 ticks
+    watchdog.hear(heartbeat(3, has_work=True))
+    assert ticks_until_fault(watchdog, heartbeat(3, has_work=True)) == 41
+
+
+def test_idle_time_makes_no_step_slow() -> None:
+    watchdog = ready()
+    watchdog.hear(heartbeat(1, has_work=False))
+    for _ in range(50):
+        watchdog.hear(heartbeat(1, has_work=False))
+        assert watchdog.tick() is None
+    assert ticks_until_fault(watchdog, heartbeat(2, has_work=True)) == 6
 
 
 def test_an_idle_worker_may_stand_still_for_ever() -> None:

@@ -8,9 +8,11 @@ class Patience:
     """Generous while a model loads: reading gigabytes may starve a process for a while."""
 
     tick: float = 1.0  # between two looks at a worker
-    silence: float = 15.0  # without any frame
+    silence: float = 30.0  # without any frame
     silence_while_loading: float = 120.0
-    standstill: float = 60.0  # with work and without a finished step
+    standstill: float = 120.0  # with work and without a finished step, at the least
+    standstill_at_first: float = 600.0  # before any step tells how slow this machine is
+    slower_than_slowest: float = 10.0  # times the slowest step so far, where that is longer
     standstill_while_loading: float = 900.0  # without progress
     first_delay: float = 0.25  # before a restart; doubles with every failure in a row
     longest_delay: float = 30.0

@@ -19,6 +19,7 @@ class Watchdog:
         self._is_loading = True
         self._silent_ticks = 0
         self._still_ticks = 0
+        self._slowest_step = 0  # in ticks
         self._num_steps = 0
         self._has_work = False
 
@@ -47,12 +48,15 @@ class Watchdog:
         if self._silent_ticks > self._ticks(self._silence):
             return f"has not been heard for {self._silence:g} s"
         if self._still_ticks > self._ticks(self._standstill):
-            return f"{self._doing} without progress for {self._standstill:g} s"
+            return (
+                f"{self._doing} without progress for {self._still_ticks * self._patience.tick:g} s"
+            )
         return None
 
     def _notice_steps(self, num_steps: int) -> None:
         if num_steps != self._num_steps:
             self._num_steps = num_steps
+            self._slowest_step = max(self._slowest_step, self._still_ticks)
             self._still_ticks = 0
 
     def _ticks(self, seconds: float) -> int:
@@ -65,8 +69,14 @@ class Watchdog:
 
     @property
     def _standstill(self) -> float:
+        """Steps of a large model on a small machine may take minutes and still be healthy."""
         patience = self._patience
-        return patience.standstill_while_loading if self._is_loading else patience.standstill
+        if self._is_loading:
+            return patience.standstill_while_loading
+        if self._num_steps == 0:
+            return max(patience.standstill, patience.standstill_at_first)
+        slowest = self._slowest_step * patience.tick
+        return max(patience.standstill, patience.slower_than_slowest * slowest)
 
     @property
     def _doing(self) -> str:
