@@ -94,7 +94,7 @@ class ServerSection(_Section):
         default_factory=default_state_dir, description="downloaded models and run-time files"
     )
     max_body_bytes: ByteSize = Field(
-        ByteSize(10 * _MIB),
+        ByteSize(_MIB),
         ge=1,
         description="largest request body in bytes, also as `1MiB`; more is a 413",
     )

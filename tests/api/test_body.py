@@ -1,3 +1,4 @@
+import gc
 import json
 
 import httpx
@@ -6,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.api.body import decode_json
-from headrace.api.openai.schema import ChatCompletionRequest
+from headrace.api.openai.schema import ChatCompletionRequest, CompletionRequest
+from headrace.api.sampling import MAX_PROMPT_TOKENS
+from headrace.api.tokenization import DetokenizeRequest
 from headrace.errors import InvalidRequestError
 
 GOOD = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
@@ -126,3 +129,28 @@ async def test_a_charset_beside_the_media_type_is_fine(http: httpx.AsyncClient) 
     body = json.dumps(GOOD).encode()
     answer = await http.post("/v1/chat/completions", content=body, headers=headers)
     assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"), [(CompletionRequest, "prompt"), (DetokenizeRequest, "tokens")]
+)
+def test_too_many_token_ids_are_refused_while_the_body_is_read(
+    kind: type[CompletionRequest | DetokenizeRequest], field: str
+) -> None:
+    body = json.dumps({"model": "chat", field: [1] * (MAX_PROMPT_TOKENS + 1)}).encode()
+    with pytest.raises(InvalidRequestError, match=f"length <= {MAX_PROMPT_TOKENS}") as error:
+        decode_json(body, kind)
+    assert error.value.param == field
+
+
+def test_a_body_of_many_lists_does_not_make_the_collector_run() -> None:
+    body = b'{"model": "chat", "prompt": [%s[1]]}' % (b"[1]," * 100_000)
+    runs: list[str] = []
+    gc.collect()
+    gc.callbacks.append(lambda phase, _info: runs.append(phase))
+    try:
+        decode_json(body, CompletionRequest)
+    finally:
+        gc.callbacks.pop()
+    assert len(runs) <= 2  # a start and a stop, when it is on again
+    assert gc.isenabled()

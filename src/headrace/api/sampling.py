@@ -8,6 +8,7 @@ from headrace.errors import InvalidRequestError
 
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
+MAX_PROMPT_TOKENS = 1 << 18  # token ids in one list; more would hold the event loop up
 
 Temperature = Annotated[
     float, Meta(ge=0, le=2, description="0 is greedy; above 1 flattens the distribution.")

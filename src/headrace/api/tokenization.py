@@ -16,7 +16,7 @@ from headrace.api.exchange import exchange_of
 from headrace.api.openai.requests import chat_messages
 from headrace.api.openai.schema import ChatMessage, ModelName
 from headrace.api.openapi import describe
-from headrace.api.sampling import TokenId
+from headrace.api.sampling import MAX_PROMPT_TOKENS, TokenId
 from headrace.api.serving import VERSION_HEADER, Serving
 from headrace.errors import InvalidRequestError
 from headrace.generation import Chat, LanguageModel, ModelInfo, Prompt
@@ -49,7 +49,7 @@ class TokenizeAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 class DetokenizeRequest(msgspec.Struct, kw_only=True):
     """`POST /detokenize`."""
 
-    tokens: Annotated[list[TokenId], Meta(max_length=1_000_000)]
+    tokens: Annotated[list[TokenId], Meta(max_length=MAX_PROMPT_TOKENS)]
     model: ModelName | None = None
 
 
@@ -149,9 +149,9 @@ def _prompt(body: TokenizeRequest) -> Prompt:
 
 
 def _require_in_vocabulary(tokens: list[int], info: ModelInfo) -> None:
-    for number, token in enumerate(tokens):
-        if token >= info.vocab_size:
-            raise InvalidRequestError(
-                f"tokens.{number}: {token} is outside the vocabulary of {info.vocab_size}.",
-                param=f"tokens.{number}",
-            )
+    highest = max(tokens, default=0)
+    if highest >= info.vocab_size:
+        where = f"tokens.{tokens.index(highest)}"
+        raise InvalidRequestError(
+            f"{where}: {highest} is outside the vocabulary of {info.vocab_size}.", param=where
+        )

@@ -84,7 +84,7 @@ def completion_prompts(body: CompletionRequest) -> list[Prompt]:
         )
     if isinstance(body.prompt, str):
         return [body.prompt]
-    kinds = {type(item) for item in body.prompt}
+    kinds = set(map(type, body.prompt))  # not a comprehension: this may be a long list
     if len(kinds) > 1:
         raise InvalidRequestError("prompt: a list must hold one kind of item.", param="prompt")
     if kinds == {int}:

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from headrace.api.sampling import (
+    MAX_PROMPT_TOKENS,
     MAX_TOP_LOGPROBS,
     Choices,
     LogitBias,
@@ -118,7 +119,11 @@ class CompletionRequest(SamplingFields, kw_only=True):
     """`POST /v1/completions`."""
 
     prompt: Annotated[
-        str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)],
+        str
+        | Annotated[
+            list[str | TokenId | Annotated[list[TokenId], Meta(max_length=MAX_PROMPT_TOKENS)]],
+            Meta(min_length=1, max_length=MAX_PROMPT_TOKENS),
+        ],
         Meta(description="A text, token ids, or a list of one of the two."),
     ]
     max_tokens: Annotated[int, Meta(ge=0, le=1 << 31)] | None = 16
