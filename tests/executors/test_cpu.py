@@ -64,6 +64,29 @@ def test_memory_is_what_the_cgroup_has_left(root: Path) -> None:
     assert machine(root).available_memory == 2 * GIB
 
 
+@pytest.mark.parametrize(
+    ("cgroup", "limit", "used", "stat"),
+    [
+        ("0::/box", "box/memory.max", "box/memory.current", "anon 9\ninactive_file {}\n"),
+        (
+            "2:memory:/box",
+            "memory/box/memory.limit_in_bytes",
+            "memory/box/memory.usage_in_bytes",
+            "inactive_file 9\ntotal_inactive_file {}\n",
+        ),
+    ],
+)
+def test_cached_files_leave_memory_available(
+    root: Path, cgroup: str, limit: str, used: str, stat: str
+) -> None:
+    write(root, "proc/self/cgroup", f"{cgroup}\n")
+    write(root, f"sys/fs/cgroup/{limit}", f"{3 * GIB}\n")
+    write(root, f"sys/fs/cgroup/{used}", f"{3 * GIB}\n")
+    stat_file = Path("sys/fs/cgroup", limit).with_name("memory.stat")
+    write(root, str(stat_file), stat.format(2 * GIB))
+    assert machine(root).available_memory == 2 * GIB
+
+
 def test_memory_without_a_cgroup_is_what_the_system_has(root: Path) -> None:
     write(root, "proc/self/cgroup", "0::/box\n")
     write(root, "sys/fs/cgroup/box/memory.max", "max\n")
