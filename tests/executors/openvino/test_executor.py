@@ -1,15 +1,18 @@
 """The OpenVINO executor on a tiny model: what it takes, gives, and refuses."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import openvino as ov
 import pytest
+import structlog
 
 from executors.openvino.tiny import CONFIG, tiny_model
 from headrace.errors import ConfigurationError
 from headrace.executors.config import ExecutorConfig
+from headrace.executors.cpu import machine
 from headrace.executors.executor import Batch, Output
 from headrace.executors.openvino.executor import OpenVinoExecutor
 from headrace.executors.select import create_executor
@@ -141,6 +144,40 @@ def test_kv_cache_memory_gives_the_number_of_blocks() -> None:
         assert executor.max_model_len == 5 * 32
     finally:
         executor.close()
+
+
+def test_memory_too_short_for_a_context_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = replace(machine(), available_memory=100_000)
+    monkeypatch.setattr("headrace.executors.openvino.executor.machine", lambda: here)
+    with pytest.raises(ConfigurationError, match=r"holds a context of \d+ tokens"):
+        create()
+
+
+def test_a_context_that_memory_shortens_is_told() -> None:
+    block = 2 * CONFIG.num_layers * CONFIG.num_kv_heads * 32 * CONFIG.head_dim * 4
+    with structlog.testing.capture_logs() as lines:
+        create(kv_cache_memory=5 * block).close()
+    (line,) = lines
+    assert line["event"] == "executor.context_shortened"
+    assert (line["model_len"], line["max_model_len"]) == (CONFIG.max_position_embeddings, 160)
+
+
+def test_logits_that_are_no_numbers_are_refused(
+    executor: OpenVinoExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        def set_input_tensor(self, *_args: object) -> None: ...
+
+        def infer(self) -> None: ...
+
+        def get_output_tensor(self, _index: int) -> ov.Tensor:
+            logits = np.zeros((1, CONFIG.vocab_size), np.float32)
+            logits[0, 3] = np.nan
+            return ov.Tensor(logits)
+
+    monkeypatch.setattr(executor, "_request", Broken())
+    with pytest.raises(ValueError, match="not finite"):
+        run(executor, PROMPT, 0, [0, 1])
 
 
 def test_too_little_kv_cache_memory_is_refused_by_name() -> None:

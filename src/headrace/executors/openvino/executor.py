@@ -5,6 +5,7 @@ import gc
 
 import numpy as np
 import openvino as ov
+import structlog
 
 from headrace.errors import ConfigurationError
 from headrace.executors.config import ExecutorConfig
@@ -18,6 +19,10 @@ from headrace.executors.openvino.precision import OPENVINO_KV, Precision, choose
 from headrace.executors.openvino.step import Limits, step_inputs
 from headrace.modelfiles.config import ModelConfig
 from headrace.modelfiles.model import ModelFiles
+
+log = structlog.get_logger("headrace.executors")
+
+MIN_AUTO_LEN = 2048  # tokens; a shorter context is served only where it was asked for
 
 
 class OpenVinoExecutor:
@@ -92,6 +97,7 @@ class OpenVinoExecutor:
         logits = self._request.get_output_tensor(0).data  # (num_rows, vocab_size)
         # argmax of the fetched rows is faster than TopK in the graph, and takes the lowest on ties
         greedy = logits.argmax(axis=1).astype(np.int32)
+        _require_finite(logits, greedy)
         return Output(greedy, logits if batch.want_logits else None)
 
     def close(self) -> None:
@@ -112,6 +118,13 @@ class OpenVinoExecutor:
                     rows=one,
                 )
             )
+
+
+def _require_finite(logits: np.ndarray, greedy: np.ndarray) -> None:
+    """Refuse garbage; argmax takes a NaN for the largest, so each row's largest tells."""
+    largest = logits[np.arange(len(greedy)), greedy]
+    if not np.isfinite(largest).all():
+        raise ValueError("the model's logits are not finite")
 
 
 def _compile(graph: ov.Model, precision: Precision, num_threads: int) -> ov.CompiledModel:
@@ -152,8 +165,22 @@ def _make_cache(
             f"max_model_len is {length}, but kv_cache_memory holds {num_blocks * size} tokens",
             param="max_model_len",
         )
-    limits = Limits(model.vocab_size, num_blocks, size, min(length, num_blocks * size))
+    held = min(length, num_blocks * size)
+    if held < length:
+        _accept_shortened(length, held, config)
+    limits = Limits(model.vocab_size, num_blocks, size, held)
     return KVCache(ports, num_blocks), limits
+
+
+def _accept_shortened(length: int, held: int, config: ExecutorConfig) -> None:
+    """Say that memory shortens the context, or refuse a context too short to be meant."""
+    if config.kv_cache_memory is None and held < min(length, MIN_AUTO_LEN):
+        raise ConfigurationError(
+            f"the memory available holds a context of {held} tokens of the model's {length}; free"
+            " memory, or set kv_cache_memory",
+            param="kv_cache_memory",
+        )
+    log.warning("executor.context_shortened", model_len=length, max_model_len=held)
 
 
 def _max_model_len(model: ModelConfig, config: ExecutorConfig) -> int:
