@@ -32,12 +32,26 @@ def test_callers_at_the_same_time_fill_once(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_fill_starts_anew(tmp_path: Path) -> None:
-    partial = tmp_path / "m.partial"
+    partial = tmp_path / "m.partial-0123abcd"
     partial.mkdir()
     (partial / "model").write_bytes(b"who")
     (partial / "stray").write_bytes(b"")
     fetch_once(tmp_path / "m")
     assert [path.name for path in (tmp_path / "m").iterdir()] == ["model"]
+    assert not partial.exists()
+
+
+def test_each_fill_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    seen: list[Path] = []
+
+    def fail(folder: Path) -> None:
+        seen.append(folder)
+        raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            cached(tmp_path / "m", fail)
+    assert seen[0] != seen[1]
 
 
 def test_a_failed_fill_leaves_no_folder(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,6 +31,23 @@ async def main():
         await asyncio.sleep(0.01)
     print(registry.statuses()[0].pid, registry._sockets.folder, flush=True)
     await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+FETCHING_SERVER = """
+import asyncio, signal, sys
+from pathlib import Path
+from headrace.registry.registry import Registry
+from headrace.registry.spec import ModelSpec
+
+async def main():
+    registry = Registry(Path(sys.argv[1]))
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    await registry.start([ModelSpec(name="m", source="pypi:tiny-model")])
+    print("started", flush=True)
+    await stop.wait()
+    await registry.close()
 
 asyncio.run(main())
 """
@@ -167,6 +185,47 @@ def test_a_parent_killed_with_9_leaves_no_worker_and_the_next_server_tidies_up(
         assert not Path(folder).exists()
         server.kill()
         wait_for_end(int(pid))
+
+
+@pytest.fixture
+def hanging_index() -> Iterator[socket.socket]:
+    """Takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(TIMEOUT)
+        yield listener
+
+
+def pip_of(state_dir: Path) -> int:
+    for folder in Path("/proc").iterdir():
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except (OSError, ValueError):
+            continue
+        if b"pip" in words and any(word.startswith(bytes(state_dir)) for word in words):
+            return int(folder.name)
+    raise AssertionError("no pip runs")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_download_ends_with_the_server(
+    tmp_path: Path, hanging_index: socket.socket, number: signal.Signals
+) -> None:
+    environment = {name: v for name, v in os.environ.items() if not name.startswith("PIP_")} | {
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_INDEX_URL": f"http://127.0.0.1:{hanging_index.getsockname()[1]}/simple",
+    }
+    command = [sys.executable, "-c", FETCHING_SERVER, str(tmp_path)]
+    with subprocess.Popen(command, env=environment) as server:
+        connection, _ = hanging_index.accept()
+        with connection:
+            pip = pip_of(tmp_path)
+            server.send_signal(number)
+            wait_for_end(pip)
+            assert server.wait(TIMEOUT) == (0 if number == signal.SIGTERM else -number)
+    left = sorted(path.name for path in (tmp_path / "models" / "pypi").iterdir())
+    if number == signal.SIGTERM:
+        assert left == ["tiny-model.lock"]
 
 
 def test_the_worker_imports_no_web_framework_and_no_model_library_before_a_load() -> None:

@@ -2,12 +2,14 @@
 
 import fcntl
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
+from uuid import uuid4
 
 from headrace.errors import ModelFileError
 
@@ -31,9 +33,9 @@ def cached(folder: Path, fill: Callable[[Path], None]) -> Path:
 
 
 def _fill(folder: Path, fill: Callable[[Path], None]) -> None:
-    partial = folder.with_name(folder.name + ".partial")
-    if partial.exists():  # of a process that was killed: we hold the lock
-        shutil.rmtree(partial)
+    _remove_partial(folder)
+    # A name of its own: nobody who still writes into an older one can reach it.
+    partial = folder.with_name(f"{folder.name}.partial-{uuid4().hex[:8]}")
     partial.mkdir()
     try:
         fill(partial)
@@ -41,6 +43,14 @@ def _fill(folder: Path, fill: Callable[[Path], None]) -> None:
         partial.rename(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _remove_partial(folder: Path) -> None:
+    """Remove what killed processes left: we hold the lock, so none of them fills it."""
+    name = re.compile(re.escape(folder.name) + r"\.partial-[0-9a-f]{8}")
+    for path in folder.parent.iterdir():
+        if name.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _sync(folder: Path) -> None:

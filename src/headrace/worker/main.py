@@ -10,14 +10,17 @@ from collections.abc import Sequence
 
 import zmq
 
+from headrace import parent
 from headrace.executors.executor import Progress
-from headrace.worker import frames, parent
+from headrace.modelfiles.pip import end_downloads
+from headrace.worker import frames
 from headrace.worker.channel import Channel, tuned
 from headrace.worker.service import LOADER_THREAD, Service
 from headrace.worker.serving import Load, LoadedModel
 from headrace.worker.spec import WorkerSpec
 
 HEARTBEAT_INTERVAL = 1.0  # seconds
+TIDY_UP = 1.0  # seconds; less than a supervisor waits before SIGKILL
 
 
 def main(arguments: Sequence[str], *, load: Load | None = None) -> int:
@@ -29,7 +32,9 @@ def main(arguments: Sequence[str], *, load: Load | None = None) -> int:
     parent.die_with(options.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to judge
     status = asyncio.run(_serve(options.connect, options.parent, load or _load))
-    if any(thread.name == LOADER_THREAD for thread in threading.enumerate()):
+    if loader := next((t for t in threading.enumerate() if t.name == LOADER_THREAD), None):
+        if end_downloads():
+            loader.join(TIDY_UP)  # it removes what it had downloaded so far
         sys.stderr.flush()
         os._exit(status)  # a load that was given up cannot be interrupted
     return status

@@ -1,4 +1,7 @@
-"""Ties a worker's life to the process that started it, also when that one is killed with -9."""
+"""Ties a process's life to the one that started it, also when that one is killed with -9.
+
+`python -m headrace.parent PID MODULE ARGUMENT...` runs a module of Python so tied.
+"""
 
 import ctypes
 import os
@@ -24,3 +27,8 @@ def exit_if_orphaned(parent_pid: int) -> None:
     """Leave at once, without clean-up, when another process has become our parent."""
     if os.getppid() != parent_pid:
         os._exit(1)
+
+
+if __name__ == "__main__":
+    die_with(int(sys.argv[1]))
+    os.execv(sys.executable, [sys.executable, "-m", *sys.argv[2:]])  # noqa: S606 - no shell
