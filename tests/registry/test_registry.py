@@ -262,6 +262,18 @@ async def test_a_load_that_fails_says_why_and_harms_no_other(
         assert await served.answer("count 3", "m1") == COUNT_3
 
 
+async def test_a_load_that_breaks_is_in_the_models_own_log_file(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    registry = Registry(tmp_path, command=COMMAND, patience=IMPATIENT, log_dir=logs)
+    await registry.start([ModelSpec(name="m", source="broken")])
+    with pytest.raises(HeadraceError, match="out of cheese"):
+        await registry.loaded()
+    await registry.close()
+    text = (logs / "m@1.log").read_text()
+    assert "model.load_broke" in text
+    assert "Traceback" in text
+
+
 async def test_a_command_that_cannot_be_started_fails_the_model(tmp_path: Path) -> None:
     registry = Registry(tmp_path, command=("/nonexistent",), patience=IMPATIENT)
     await registry.start([ModelSpec(name="m", source="good")])

@@ -55,7 +55,9 @@ def serve(
         level=logging.WARNING if is_watched else logging.INFO,
     )
     listener = listen(settings.server.host, settings.server.port)
-    registry = Registry(settings.server.state_dir, log_format=settings.telemetry.log_format)
+    registry = Registry(
+        settings.server.state_dir, log_format=telemetry.log_format, log_dir=telemetry.log_dir
+    )
     run = _Run(settings, registry, listener)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run.serve(on_progress, on_ready))
@@ -116,7 +118,7 @@ class _Run:
 
     def _start_http(self) -> "_Http":
         # FastAPI takes long to import; the workers load meanwhile.
-        from headrace.api.app import create_app  # noqa: PLC0415
+        from headrace.api.app import create_app  # noqa: PLC0415  # see above
 
         app = create_app(self._registry, self._settings, readiness=self._readiness)
         config = uvicorn.Config(

@@ -30,11 +30,13 @@ class Registry:
         state_dir: Path,
         *,
         log_format: LogFormat = "text",
+        log_dir: Path | None = None,
         command: Sequence[str] = WORKER_COMMAND,
         patience: Patience | None = None,
     ) -> None:
         self._state_dir = state_dir
         self._log_format: LogFormat = log_format
+        self._log_dir = log_dir
         self._command = command
         self._patience = patience
         self._sockets: Sockets | None = None
@@ -129,6 +131,7 @@ class Registry:
             engine=spec.engine,
             executor=spec.executor,
             log_format=self._log_format,
+            log_dir=self._log_dir,
         )
         return Supervisor(
             spec,

@@ -25,14 +25,18 @@ LogFormat = Literal["json", "text"]
 
 
 def configure_logging(
-    *, log_format: LogFormat, log_dir: Path | None = None, level: int = logging.INFO
+    *,
+    log_format: LogFormat,
+    log_dir: Path | None = None,
+    file_name: str = FILE_NAME,
+    level: int = logging.INFO,
 ) -> None:
-    """Send everything to stderr, or to a rotated file in `log_dir`."""
+    """Send everything to stderr, or to a rotated file in `log_dir`, of which one process writes."""
     root = logging.getLogger()
     for handler in root.handlers[:]:
         root.removeHandler(handler)
         handler.close()
-    handler = _handler(log_dir)
+    handler = _handler(log_dir, file_name)
     handler.setFormatter(_formatter(log_format, colors=log_dir is None and sys.stderr.isatty()))
     root.addHandler(handler)
     root.setLevel(level)
@@ -54,12 +58,12 @@ def redact_secrets(
     return event
 
 
-def _handler(log_dir: Path | None) -> logging.Handler:
+def _handler(log_dir: Path | None, file_name: str) -> logging.Handler:
     if log_dir is None:
         return logging.StreamHandler(sys.stderr)
     log_dir.mkdir(parents=True, exist_ok=True)
     return RotatingFileHandler(
-        log_dir / FILE_NAME, maxBytes=MAX_FILE_BYTES, backupCount=KEPT_FILES, encoding="utf-8"
+        log_dir / file_name, maxBytes=MAX_FILE_BYTES, backupCount=KEPT_FILES, encoding="utf-8"
     )
 
 

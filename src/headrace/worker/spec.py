@@ -18,3 +18,4 @@ class WorkerSpec:
     engine: EngineConfig = field(default_factory=EngineConfig)
     executor: ExecutorConfig = field(default_factory=ExecutorConfig)
     log_format: LogFormat = "text"
+    log_dir: Path | None = None
