@@ -20,7 +20,7 @@ from headrace.generation import (
     TopLogprob,
     Usage,
 )
-from headrace.registry.status import ModelStatus
+from headrace.registry.status import ModelStatus, State
 
 WORDS = ["Water", " turns", " the", " wheel", " é", "!"]
 
@@ -113,6 +113,7 @@ class ScriptedRegistry:
     )
     error: HeadraceError | None = None
     is_draining: bool = False
+    state: State | None = None
     leases: int = 0
     free: asyncio.Event = field(default_factory=asyncio.Event)
     listeners: list[Callable[[ModelStatus], None]] = field(default_factory=list)
@@ -162,7 +163,7 @@ class ScriptedRegistry:
             return False
         return True
 
-    async def close(self, drain_timeout: float | None = None) -> None:  # noqa: ARG002
+    async def close(self, drain_timeout: float | None = None) -> None:  # noqa: ARG002  # the registry's interface
         self.models = []
 
     def _find(self, name: str) -> ScriptedModel:
@@ -174,7 +175,7 @@ class ScriptedRegistry:
 
     def _status(self, model: ScriptedModel, seen: set[str]) -> ModelStatus:
         name, _, version = model.info.model_id.partition("@")
-        state = "deprecated" if name in seen else "active"
+        state = self.state or ("ready" if name in seen else "active")
         seen.add(name)
         return ModelStatus(
             model_id=model.info.model_id,

@@ -14,6 +14,11 @@ def test_the_retry_time_is_whole_seconds_rounded_up(seconds: float, header: str)
     assert answer.headers["retry-after"] == header
 
 
+def test_a_503_always_says_when_to_come_back() -> None:
+    answer = error_response(NotReadyError("Loading."), Exchange(request_id="r"))
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+
+
 async def test_a_path_that_does_not_exist_is_an_error_like_any_other(
     http: httpx.AsyncClient,
 ) -> None:

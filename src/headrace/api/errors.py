@@ -11,6 +11,8 @@ from starlette.responses import Response
 from headrace.api.exchange import Exchange, exchange_of
 from headrace.errors import HeadraceError
 
+UNAVAILABLE = 503
+DEFAULT_RETRY_AFTER = 1.0  # seconds, where an error knows no better
 _ROUTING = {
     404: ("not_found", "There is no {method} {path}."),
     405: ("method_not_allowed", "{path} does not answer {method}."),
@@ -42,8 +44,11 @@ def error_response(exc: Exception, exchange: Exchange) -> Response:
     error = exc if isinstance(exc, HeadraceError) else HeadraceError("Internal server error.")
     exchange.error_code = error.code
     headers = {}
-    if error.retry_after is not None:
-        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
+    retry_after = error.retry_after
+    if retry_after is None and error.status == UNAVAILABLE:
+        retry_after = DEFAULT_RETRY_AFTER
+    if retry_after is not None:
+        headers["Retry-After"] = str(max(1, math.ceil(retry_after)))
     return _json(error_body(error, exchange.request_id), error.status, headers)
 
 

@@ -11,7 +11,7 @@ from headrace.registry.status import ModelStatus
 from headrace.telemetry.metrics import Metrics
 
 VERSION_HEADER = "X-Headrace-Version"
-ANSWERING = frozenset({"ready", "active", "deprecated"})
+ANSWERING = frozenset({"ready", "active"})
 
 
 @dataclass(slots=True)

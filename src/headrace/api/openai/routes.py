@@ -28,7 +28,7 @@ from headrace.api.openai.stream import CHAT, COMPLETION, Dialect, Head, OpenAIWi
 from headrace.api.openapi import describe
 from headrace.api.serving import Serving
 from headrace.api.sse import Generation, GenerationResponse
-from headrace.errors import InvalidRequestError, ModelNotFoundError
+from headrace.errors import InvalidRequestError, ModelNotFoundError, NotReadyError
 from headrace.generation import GenerationRequest, Prompt, SamplingParams
 from headrace.registry.status import ModelStatus
 
@@ -66,6 +66,8 @@ class OpenAIRoutes:
         for card in self._cards():
             if model_id in (card.id, card.version):
                 return json_response(card)
+        if any(model_id in (s.name, s.model_id) for s in self.serving.registry.statuses()):
+            raise NotReadyError(f"Model {model_id[:80]!r} does not answer now.", param="model")
         raise ModelNotFoundError(f"Model {model_id[:80]!r} is not served.", param="model")
 
     async def chat_completions(self, request: Request) -> Response:
