@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-FinishReason = Literal["stop", "length", "abort", "error"]
+FinishReason = Literal["stop", "length"]
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,12 +1,15 @@
 import asyncio
 import json
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 import structlog
 
 from api.raw import connected, post, until
-from api.scripted import ScriptedModel, ScriptedRegistry
+from api.scripted import ScriptedModel, ScriptedRegistry, chunk_of
+from headrace.errors import HeadraceError
+from headrace.generation import Chunk, GenerationRequest
 from headrace.telemetry.metrics import Metrics
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "a secret prompt"}]}
@@ -86,6 +89,23 @@ async def test_the_access_log_tells_model_and_tokens_and_no_prompt(
     assert line["duration_ms"] > 0
     assert "secret" not in str(lines)
     assert "Bearer" not in str(lines)
+
+
+async def test_the_access_log_tells_the_tokens_of_an_answer_that_failed(
+    http: httpx.AsyncClient, model: ScriptedModel
+) -> None:
+    async def fail(_model: object, request: GenerationRequest) -> AsyncIterator[Chunk]:
+        for _ in range(3):
+            yield chunk_of("Water", request, 0, is_last=False, count=9)
+        raise HeadraceError("It broke.")
+
+    model.script = fail
+    with structlog.testing.capture_logs() as lines:
+        await http.post("/v1/chat/completions", json={**CHAT, "stream": True})
+        await until(lambda: lines)
+    (line,) = [line for line in lines if line["event"] == "http.request"]
+    assert line["completion_tokens"] == 3
+    assert "prompt_tokens" not in line
 
 
 async def test_a_client_that_left_is_logged_as_499(

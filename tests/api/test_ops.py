@@ -60,7 +60,7 @@ async def test_metrics_count_what_was_asked_and_what_was_said(http: httpx.AsyncC
         await http.post("/v1/completions", json={"model": "chat", "prompt": "x", "n": 2})
     lines = (await http.get("/metrics")).text.splitlines()
     by_model = 'model="chat",version="1"'
-    assert f'headrace_requests_total{{finish_reason="stop",{by_model}}} 6.0' in lines
+    assert f'headrace_requests_total{{finish_reason="stop",{by_model}}} 3.0' in lines
     assert f"headrace_time_to_first_token_seconds_count{{{by_model}}} 3.0" in lines
     assert f"headrace_inter_token_latency_seconds_count{{{by_model}}} 30.0" in lines
     assert (
@@ -113,6 +113,17 @@ async def test_models_are_listed_by_name_and_older_versions_by_id(
     registry.models = [ScriptedModel(info("chat@2")), ScriptedModel(info("chat@1"))]
     listed = (await http.get("/v1/models")).json()["data"]
     assert [card["id"] for card in listed] == ["chat", "chat@1"]
+
+
+async def test_a_model_that_does_not_answer_yet_is_a_503_of_its_own(
+    http: httpx.AsyncClient, registry: ScriptedRegistry
+) -> None:
+    registry.state = "loading"
+    for name in ("chat", "chat@1"):
+        answer = await http.get(f"/v1/models/{name}")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_not_ready")
+        assert answer.headers["retry-after"] == "1"
+    assert (await http.get("/v1/models/nope")).status_code == 404
 
 
 def _references(node: object) -> list[str]:

@@ -42,9 +42,11 @@ async def refuse(_model: ScriptedModel, _request: GenerationRequest) -> AsyncIte
     yield
 
 
-async def aborted(_model: ScriptedModel, request: GenerationRequest) -> AsyncIterator[Chunk]:
-    yield chunk_of("Water", request, 0, is_last=False, count=9)
-    yield Chunk(0, "", [], finish_reason="abort")
+async def one_of_two_ends_then_fail(
+    _model: ScriptedModel, request: GenerationRequest
+) -> AsyncIterator[Chunk]:
+    yield chunk_of("Water", request, 0, is_last=True, count=1)
+    raise WorkerDiedError("The worker died.")
 
 
 async def never(_model: ScriptedModel, _request: GenerationRequest) -> AsyncIterator[Chunk]:
@@ -142,17 +144,14 @@ async def test_a_fault_of_ours_tells_the_client_no_details(
     assert "Traceback" not in answer.text
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_an_aborted_sequence_is_an_error_not_an_ending(
-    http: httpx.AsyncClient, model: ScriptedModel, *, stream: bool
+async def test_a_request_that_is_tried_again_counts_once(
+    http: httpx.AsyncClient, model: ScriptedModel
 ) -> None:
-    model.script = aborted
-    answer = await http.post("/v1/chat/completions", json={**CHAT, "stream": stream})
-    assert "internal_error" in answer.text
-    assert "abort" not in [
-        json.loads(event).get("finish_reason") for event in events_of(answer.text)
-    ]
-    assert "[DONE]" not in answer.text
+    model.script = one_of_two_ends_then_fail
+    await http.post("/v1/chat/completions", json={**CHAT, "n": 2})
+    lines = (await http.get("/metrics")).text.splitlines()
+    (line,) = [line for line in lines if line.startswith("headrace_requests_total{")]
+    assert line == 'headrace_requests_total{finish_reason="error",model="chat",version="1"} 1.0'
 
 
 async def test_the_openai_client_raises_what_a_stream_reports(

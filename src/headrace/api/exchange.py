@@ -8,7 +8,6 @@ from typing import cast
 from starlette.types import Scope
 
 from headrace.errors import InvalidRequestError
-from headrace.generation import Usage
 
 _KEY = "headrace.exchange"
 TIMEOUT_HEADER = "X-Request-Timeout"
@@ -21,7 +20,8 @@ class Exchange:
     request_id: str
     arrived: float = field(default_factory=time.monotonic)
     model_id: str | None = None
-    usage: Usage | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
     error_code: str | None = None
     client_left: bool = False
 

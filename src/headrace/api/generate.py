@@ -191,7 +191,7 @@ class GenerateWire:
         return _encode(self._answer(whole, whole.text, usage))
 
     def _answer(self, last: Chunk, text: str, usage: Usage) -> GenerateAnswer:
-        assert last.finish_reason == "stop" or last.finish_reason == "length"  # noqa: PLR1714  # mypy
+        assert last.finish_reason is not None
         total = usage.prompt_tokens + usage.completion_tokens
         return GenerateAnswer(
             request_id=self._exchange.request_id,

@@ -2,11 +2,8 @@
 
 import time
 
-from headrace.errors import HeadraceError
 from headrace.generation import Chunk, Usage
 from headrace.telemetry.metrics import Metrics
-
-_UNANSWERED = frozenset({"abort", "error"})
 
 
 class Meter:
@@ -23,9 +20,12 @@ class Meter:
         self._num_choices = num_choices
         self._last_token: dict[int, float] = {}
         self._usage: dict[int, Usage] = {}
+        self._num_tokens: dict[int, int] = {}  # by choice, as they pass
+        self._finish_reason = "stop"
 
     def observe(self, chunk: Chunk) -> None:
         if num_tokens := len(chunk.token_ids):
+            self._num_tokens[chunk.index] = self._num_tokens.get(chunk.index, 0) + num_tokens
             now = time.monotonic()
             last = self._last_token.get(chunk.index)
             if last is not None:
@@ -42,7 +42,14 @@ class Meter:
         self._metrics.request_ended(self.model, self.version, reason)
 
     def completed(self) -> None:
+        """Count a request that was answered, once, by how its last choice ended."""
+        self._metrics.request_ended(self.model, self.version, self._finish_reason)
         self._latencies.duration.observe(time.monotonic() - self._arrived)
+
+    @property
+    def num_generated(self) -> int:
+        """Tokens that came, whether or not the answer was completed."""
+        return sum(self._num_tokens.values())
 
     @property
     def usage(self) -> Usage:
@@ -55,10 +62,9 @@ class Meter:
         )
 
     def _finish(self, chunk: Chunk, reason: str) -> None:
-        if reason in _UNANSWERED:
-            raise HeadraceError("The generation was aborted before its end.")
-        self._metrics.request_ended(self.model, self.version, reason)
+        self._finish_reason = reason
         if chunk.usage is not None:
             self._usage[chunk.index] = chunk.usage
+            self._num_tokens[chunk.index] = chunk.usage.completion_tokens
         if chunk.timing is not None:
             self._latencies.queue.observe(chunk.timing.queue_time)

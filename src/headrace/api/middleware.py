@@ -25,6 +25,7 @@ log = structlog.get_logger("headrace.api")
 REQUEST_ID_HEADER = "X-Request-ID"
 CLIENT_LEFT = 499
 _SANE_ID = re.compile(r"[A-Za-z0-9._:+/=@-]{1,128}")
+_LENGTH_DIGITS = 19  # of 2**63
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _SECURITY = {
     "X-Content-Type-Options": "nosniff",
@@ -91,12 +92,11 @@ class AccessLog:
         method = scope["method"] if scope["method"] in _METHODS else "other"
         route = getattr(scope.get("route"), "path", "unmatched")
         self.metrics.http_request(method=method, route=route, status=status, seconds=seconds)
-        usage = exchange.usage
         fields = {
             "model": exchange.model_id,
             "error": exchange.error_code,
-            "prompt_tokens": usage and usage.prompt_tokens,
-            "completion_tokens": usage and usage.completion_tokens,
+            "prompt_tokens": exchange.prompt_tokens,
+            "completion_tokens": exchange.completion_tokens,
         }
         write = log.debug if route in _QUIET else log.info
         write(
@@ -189,7 +189,7 @@ def _sane_id(scope: Scope) -> str | None:
 def _content_length(scope: Scope) -> int:
     value = _header(scope, b"content-length") or "0"
     # The server already refused what is no number; an absurd one is over every limit.
-    return int(value) if value.isdecimal() and len(value) < 20 else 1 << 63  # noqa: PLR2004
+    return int(value) if value.isdecimal() and len(value) <= _LENGTH_DIGITS else 1 << 63
 
 
 def _header(scope: Scope, name: bytes) -> str | None:

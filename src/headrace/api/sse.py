@@ -97,6 +97,7 @@ class GenerationResponse(Response):
             else:
                 collected, meter = await self._collect(model, exchange)
         meter.completed()
+        exchange.prompt_tokens = meter.usage.prompt_tokens
         if work.stream:
             await sender.end(wire.ending(meter.usage))
         else:
@@ -133,7 +134,7 @@ class GenerationResponse(Response):
             meter.failed(exc)
             raise
         finally:
-            exchange.usage = meter.usage
+            exchange.completion_tokens = meter.num_generated
 
     def _meter(self, exchange: Exchange) -> Meter:
         assert exchange.model_id is not None

@@ -65,7 +65,8 @@ TABLE: tuple[Declaration, ...] = (
         "requests_total",
         "counter",
         "",
-        "Generation requests by how they ended: a finish reason, or abort or error.",
+        "Generation requests, each once: how the last choice finished, error, or abort (the client"
+        " left or its time was over).",
         (*_MODEL, "finish_reason"),
     ),
     Declaration(
