@@ -66,7 +66,7 @@ class RealServer:
             "serve", *sources, "--port", "0", "--state-dir", str(state_dir or cache_dir()), *flags
         )
         self._env = environment(**(env or {}))
-        self._log: IO[str] = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
+        self._log: IO[str] = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  # closed with the server
         self.url = ""
 
     def __enter__(self) -> Self:

@@ -80,8 +80,8 @@ def _copy_metadata(reader: gguf.GGUFReader, writer: gguf.GGUFWriter) -> None:
 
 def _save_folder(source: Path, target: Path) -> None:
     # Only vLLM needs this form; the others run without PyTorch.
-    import torch  # noqa: PLC0415
-    from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: PLC0415
+    import torch  # noqa: PLC0415  # see above
+    from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: PLC0415  # see above
 
     place = {"gguf_file": source.name}
     read = AutoModelForCausalLM.from_pretrained(source.parent, dtype=torch.bfloat16, **place)

@@ -37,5 +37,5 @@ def post(body: object, path: str = "/v1/chat/completions") -> bytes:
 async def until(condition: Callable[[], object]) -> None:
     """Wait for what shows itself in no event."""
     async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110
+        while not condition():  # noqa: ASYNC110  # there is no event to wait for
             await asyncio.sleep(0.001)

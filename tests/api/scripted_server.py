@@ -40,7 +40,7 @@ def main(state_dir: str, port: str, settle: str, timeout: str) -> None:
         telemetry=TelemetrySection(),
         models=(),
     )
-    server.serve(settings, on_ready=lambda url: print(url, flush=True))  # noqa: T201
+    server.serve(settings, on_ready=lambda url: print(url, flush=True))  # noqa: T201  # its caller reads it
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ class Process:
 
     async def until(self, path: str, condition: Callable[[httpx.Response], bool]) -> httpx.Response:
         async with asyncio.timeout(10):
-            while not condition(answer := await self.http.get(path)):  # noqa: ASYNC110
+            while not condition(answer := await self.http.get(path)):  # noqa: ASYNC110  # another process has no event
                 await asyncio.sleep(0.01)
         return answer
 

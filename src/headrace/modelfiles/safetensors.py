@@ -29,7 +29,7 @@ class SafetensorsFile:
     def tensors(self) -> dict[str, StoredTensor]:
         return self._tensors
 
-    def _header(self, prefix: bytes, mapped: Any) -> bytes:  # noqa: ANN401
+    def _header(self, prefix: bytes, mapped: Any) -> bytes:  # noqa: ANN401  # as map_file gives it
         size = int.from_bytes(prefix, "little")
         if len(prefix) < _PREFIX or size > len(mapped) - _PREFIX:
             raise self._error(
