@@ -309,10 +309,20 @@ async def test_drain_lets_leased_requests_end_and_refuses_others(served: Served)
     draining = asyncio.create_task(served.registry.drain(10))
     await asyncio.sleep(0)
     assert not served.registry.is_ready
-    with pytest.raises(DrainingError):
+    with pytest.raises(DrainingError) as refusal:
         await served.answer("count 1")
+    assert refusal.value.retry_after is not None
+    assert refusal.value.retry_after > 9  # the rest of the drain, and a load
     assert await draining
     assert await running == expected(40)
+
+
+async def test_whoever_is_refused_is_told_the_measured_load_time_too(served: Served) -> None:
+    supervisor = served.registry._supervisors["m0@1"]
+    supervisor._load_seconds = 20.0
+    assert supervisor.retry_after_stop(time.monotonic() + 15) == pytest.approx(35, abs=1)
+    assert supervisor.retry_after_stop(0.0) == 20
+    assert supervisor.retry_after_stop(time.monotonic() + 500) == 60
 
 
 async def test_drain_gives_up_at_its_timeout(served: Served) -> None:
@@ -320,8 +330,10 @@ async def test_drain_gives_up_at_its_timeout(served: Served) -> None:
     await served.until_stats(lambda stats: stats.num_running == 1)
     assert not await served.registry.drain(0.05)
     await served.registry.close()
-    with pytest.raises(DrainingError):
+    with pytest.raises(DrainingError) as end:
         await running
+    assert end.value.retry_after is not None
+    assert 1 <= end.value.retry_after <= 60
 
 
 async def test_a_worker_told_to_terminate_finishes_first_and_is_replaced(served: Served) -> None:
@@ -347,5 +359,6 @@ async def test_close_while_loading_ends_at_once(tmp_path: Path) -> None:
         loaded = asyncio.create_task(served.registry.loaded())
         await asyncio.sleep(0)
         await served.registry.close()
-        with pytest.raises(DrainingError):
+        with pytest.raises(DrainingError) as end:
             await loaded
+        assert end.value.retry_after is not None

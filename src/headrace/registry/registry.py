@@ -1,6 +1,7 @@
 """Which models are served, by name and version. Leaves processes to their supervisors."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -47,6 +48,7 @@ class Registry:
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_draining = False
+        self._ends_at = 0.0  # monotonic; once draining
 
     async def start(self, specs: Iterable[ModelSpec]) -> None:
         """Begin to load; `loaded` waits for the end of it."""
@@ -92,7 +94,10 @@ class Registry:
         """Lease a model by name, or one version by `name@version`, for one request."""
         supervisor = self._find(name)
         if self._is_draining:
-            raise DrainingError("the server is shutting down", retry_after=1.0)
+            raise DrainingError(
+                "the server is shutting down",
+                retry_after=supervisor.retry_after_stop(self._ends_at),
+            )
         if (refusal := supervisor.refusal) is not None:
             raise refusal
         self._num_leases += 1
@@ -107,6 +112,7 @@ class Registry:
     async def drain(self, timeout: float) -> bool:  # noqa: ASYNC109 - part of the contract
         """Refuse new requests and let the leased ones end; whether they all did in time."""
         self._is_draining = True
+        self._ends_at = time.monotonic() + timeout
         try:
             async with asyncio.timeout(timeout):
                 await self._idle.wait()
@@ -117,6 +123,7 @@ class Registry:
     async def close(self, drain_timeout: float = 0.0) -> None:
         """Stop every worker; what still runs gets the timeout. Nothing is left behind."""
         self._is_draining = True
+        self._ends_at = time.monotonic() + drain_timeout
         stops = (each.stop(drain_timeout) for each in self._supervisors.values())
         await asyncio.gather(*stops)
         if self._sockets is not None:

@@ -60,6 +60,7 @@ class Supervisor:
         self._status = ModelStatus(model_id=spec.model_id, name=spec.name, version=spec.version)
         self._backoff = Backoff(self._patience)
         self._drain_timeout = 0.0
+        self._ends_at = 0.0  # monotonic; once stopping
         self._load_seconds: float | None = None
         self._is_stopping = False
         self._worker: WorkerProcess | None = None
@@ -80,8 +81,15 @@ class Supervisor:
         if status.state == "failed":
             return self._failed()
         if status.state == "unloading":
-            return DrainingError(f"{status.model_id} is being unloaded", retry_after=1.0)
+            return self._draining(f"{status.model_id} is being unloaded")
         return NotReadyError(f"{status.model_id} is loading", retry_after=self._retry_after())
+
+    def retry_after_stop(self, ends_at: float) -> float:
+        """Seconds until a server that is gone at `ends_at` and starts again could answer."""
+        now = time.monotonic()
+        # A load that has not ended yet takes at least what it has taken so far.
+        load = now - self._started_at if self._load_seconds is None else self._load_seconds
+        return _bounded(max(0.0, ends_at - now) + load)
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name=f"supervise-{self._status.model_id}")
@@ -95,14 +103,15 @@ class Supervisor:
     async def stop(self, drain_timeout: float) -> None:
         """Let running requests finish within the timeout, then end the worker."""
         self._drain_timeout = drain_timeout
+        self._ends_at = time.monotonic() + drain_timeout
         self._is_stopping = True
         self._wake.set()
         if self._status.state != "failed":
             self._change(state="unloading", phase="draining")
         await self._task
-        self.model.close(DrainingError("the server stopped before this answer was complete"))
+        self.model.close(self._draining("the server stopped before this answer was complete"))
         if not self._settled.is_set():
-            self._settle(DrainingError("the server was stopped while loading"))
+            self._settle(self._draining("the server was stopped while loading"))
 
     async def _run(self) -> None:
         try:
@@ -265,4 +274,11 @@ class Supervisor:
         """As long as the last load had still to go by now, or, the first time, as long again."""
         elapsed = time.monotonic() - self._started_at
         remaining = elapsed if self._load_seconds is None else self._load_seconds - elapsed
-        return min(MAX_RETRY_AFTER, max(MIN_RETRY_AFTER, remaining))
+        return _bounded(remaining)
+
+    def _draining(self, message: str) -> DrainingError:
+        return DrainingError(message, retry_after=self.retry_after_stop(self._ends_at))
+
+
+def _bounded(retry_after: float) -> float:
+    return min(MAX_RETRY_AFTER, max(MIN_RETRY_AFTER, retry_after))
