@@ -94,7 +94,7 @@ class ByteTokenizer:
     eos_token_ids = frozenset([EOS])
     has_chat_template = False
 
-    def encode(self, prompt: Prompt, **_options: bool) -> list[int]:
+    def encode(self, prompt: Prompt, **_options: object) -> list[int]:
         assert not isinstance(prompt, Chat)
         return list(prompt.encode()) if isinstance(prompt, str) else prompt
 

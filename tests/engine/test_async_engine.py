@@ -111,7 +111,7 @@ async def test_a_step_of_many_sequences_is_one_delivery() -> None:
             await rig.add(str(number), [number])
         rig.executor.gate.set()
         await rig.engine.drain()
-        assert len(rig.steps) == rig.engine.num_steps
+        assert len(rig.steps) == rig.engine.stats.num_steps
         assert max(len({d.request_id for d in step}) for step in rig.steps) > 1
 
 
@@ -130,7 +130,7 @@ class SlowTokenizer(ByteTokenizer):
         self.gate = threading.Event()
         self.is_waiting = threading.Event()
 
-    def encode(self, prompt: Prompt, **_options: bool) -> list[int]:
+    def encode(self, prompt: Prompt, **_options: object) -> list[int]:
         self.is_waiting.set()
         self.gate.wait()
         return super().encode(prompt)
@@ -146,7 +146,7 @@ async def test_a_request_aborted_while_it_is_tokenized_never_starts() -> None:
         tokenizer.gate.set()
         await adding
         assert not rig.engine.has_work
-        assert rig.engine.num_steps == 0
+        assert rig.engine.stats.num_steps == 0
 
 
 async def test_an_add_that_is_cancelled_gives_its_place_back() -> None:
@@ -224,7 +224,7 @@ async def test_closing_ends_the_thread_and_answers_what_is_unfinished() -> None:
         answer = asyncio.create_task(
             rig.generate("a", "x", SamplingParams(max_tokens=250, ignore_eos=True))
         )
-        await rig.until(lambda: rig.engine.num_steps > 2)
+        await rig.until(lambda: rig.engine.stats.num_steps > 2)
         await rig.engine.close()
         with pytest.raises(DrainingError):
             await answer

@@ -1,3 +1,4 @@
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -6,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.engine.tokenizer import Tokenizer
-from headrace.errors import InvalidRequestError
+from headrace.errors import ContextLengthError, InvalidRequestError
 from headrace.generation import Chat, Message
 from real_models import GEMMA3, SMOLLM2, real_model
 
@@ -156,3 +157,50 @@ def test_text_streams_out_of_a_detokenizer(smollm2: Tokenizer) -> None:
     ids = [*smollm2.encode(text), 2]
     assert "".join([*map(detokenizer.push, ids), detokenizer.flush()]) == text
     assert smollm2.detokenizer([1], skip_special_tokens=False).push(2) == "<|im_end|>"
+
+
+def test_a_text_that_can_never_fit_is_refused_unread(smollm2: Tokenizer) -> None:
+    text = "x" * 9_800_000
+    with pytest.raises(ContextLengthError, match="9800000 characters, and 8192 tokens") as error:
+        smollm2.encode(text, max_tokens=8192)
+    assert error.value.param == "prompt"
+    with pytest.raises(ContextLengthError) as error:
+        smollm2.encode(chat([("user", text)]), max_tokens=8192)
+    assert error.value.param == "messages"
+
+
+@given(st.text(max_size=60), st.sampled_from(["", " ", "\n", "\t"]), st.integers(0, 300))
+def test_no_text_that_fits_is_refused_by_its_length(
+    smollm2: Tokenizer, gemma3: Tokenizer, text: str, blank: str, times: int
+) -> None:
+    for tokenizer in (smollm2, gemma3):
+        ids = tokenizer.encode(text + blank * times)
+        assert tokenizer.encode(text + blank * times, max_tokens=max(1, len(ids))) == ids
+
+
+@given(st.text(max_size=200))
+def test_the_ids_are_those_of_the_library_for_the_whole_text(
+    smollm2: Tokenizer, gemma3: Tokenizer, text: str
+) -> None:
+    for tokenizer, source in ((smollm2, SMOLLM2), (gemma3, GEMMA3)):
+        assert tokenizer.encode(text) == real_model(source).tokenizer.encode(text).ids
+
+
+def test_other_threads_run_while_a_long_text_is_read(smollm2: Tokenizer) -> None:
+    """Would fail if the library held the interpreter: the other thread could then not count."""
+    counted, is_over = 0, threading.Event()
+    started = threading.Event()
+
+    def count() -> None:
+        nonlocal counted
+        started.set()
+        while not is_over.wait(0.0005):
+            counted += 1
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    started.wait()
+    smollm2.encode("some words of a long text. " * 40_000)
+    is_over.set()
+    thread.join()
+    assert counted > 10

@@ -74,11 +74,6 @@ class AsyncEngine:
         return self._stats
 
     @property
-    def num_steps(self) -> int:
-        """Steps done; a watchdog expects it to grow while `has_work`."""
-        return self._engine.num_steps
-
-    @property
     def has_work(self) -> bool:
         """Whether the thread has anything to do; what is being tokenized does not count."""
         return len(self._accepted) > len(self._tokenizing)
@@ -121,8 +116,13 @@ class AsyncEngine:
             self._send(_Departure(request_id))
 
     async def tokenize(self, prompt: Prompt, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a prompt, worked out off the loop."""
-        encode = partial(self._tokenizer.encode, prompt, add_special_tokens=add_special_tokens)
+        """Token ids of a prompt, worked out off the loop; refused if it could never fit."""
+        encode = partial(
+            self._tokenizer.encode,
+            prompt,
+            add_special_tokens=add_special_tokens,
+            max_tokens=self._engine.limits.max_model_len,
+        )
         return await self._loop.run_in_executor(self._encoders, encode)
 
     async def detokenize(self, token_ids: list[int]) -> str:

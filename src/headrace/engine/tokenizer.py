@@ -8,7 +8,7 @@ import tokenizers
 
 from headrace.engine.chat_template import ChatTemplate
 from headrace.engine.detokenizer import Detokenizer, TokenBytes
-from headrace.errors import InvalidRequestError
+from headrace.errors import ContextLengthError, InvalidRequestError
 from headrace.generation import Chat, Prompt
 from headrace.modelfiles.model import ModelFiles
 
@@ -35,23 +35,29 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return self._template is not None
 
-    def encode(self, prompt: Prompt, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a prompt.
+    def encode(
+        self, prompt: Prompt, *, add_special_tokens: bool = True, max_tokens: int | None = None
+    ) -> list[int]:
+        """Token ids of a prompt; one too long for `max_tokens` of any kind is refused unread.
 
         A text is the caller's whole prompt: its control tokens count, as in transformers. In a chat
         the template alone writes control tokens; in a message they are text.
         """
         if isinstance(prompt, Chat):
+            num_characters = sum(len(message.content) for message in prompt.messages)
+            self._check_length(num_characters, max_tokens, "messages")
             return self._encode_chat(prompt)
         if isinstance(prompt, str):
+            self._check_length(len(prompt), max_tokens, "prompt")
             return _encode(self._tokenizer, prompt, add_special_tokens=add_special_tokens)
         return self._checked(prompt)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        text: str = self._tokenizer.decode(
-            self._checked(ids), skip_special_tokens=skip_special_tokens
+        # Alone of its kind, `decode_batch` lets other threads run meanwhile.
+        texts: list[str] = self._tokenizer.decode_batch(
+            [self._checked(ids)], skip_special_tokens=skip_special_tokens
         )
-        return text
+        return texts[0]
 
     def token_bytes(self, token_id: int) -> bytes:
         return self._bytes[token_id]
@@ -60,6 +66,16 @@ class Tokenizer:
         """Incremental text of what follows the prompt."""
         hidden = self._special_ids if skip_special_tokens else frozenset[int]()
         return Detokenizer(self._bytes, hidden, at_start=not prompt_ids)
+
+    def _check_length(self, num_characters: int, max_tokens: int | None, param: str) -> None:
+        if max_tokens is None or num_characters <= max_tokens:
+            return
+        if num_characters > (limit := max_tokens * self._max_token_length):
+            raise ContextLengthError(
+                f"the text has {num_characters} characters, and {max_tokens} tokens "
+                f"can hold at most {limit}",
+                param=param,
+            )
 
     def _encode_chat(self, chat: Chat) -> list[int]:
         if self._template is None:
@@ -99,6 +115,11 @@ class Tokenizer:
         for message in chat.messages:
             used.update(message.role, message.content, message.name or "")
         return next(c for c in map(chr, range(_FIRST_PRIVATE, 0x110000)) if c not in used)
+
+    @cached_property
+    def _max_token_length(self) -> int:
+        """Characters of the longest token, as written in the vocabulary: at least its text's."""
+        return max(map(len, self._tokenizer.get_vocab()))
 
     @cached_property
     def _special_pattern(self) -> re.Pattern[str]:
@@ -153,7 +174,8 @@ def _encode(
     param: str = "prompt",
 ) -> list[int]:
     try:
-        encoding = tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        # `encode` would keep every other thread from running, for seconds on a long text.
+        [encoding] = tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
     except TypeError:  # how the library says that a str is no Unicode text
         raise InvalidRequestError("the text holds half a surrogate pair", param=param) from None
     ids: list[int] = encoding.ids
