@@ -1,6 +1,8 @@
 """Who runs next, seen without any model."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.engine.block_pool import BlockPool, root_digest
 from headrace.engine.config import EngineConfig
@@ -81,6 +83,23 @@ def test_a_running_prompt_advances_however_many_decode() -> None:
         advance(sched)
     sched.add(sequence("prompt", 20, 9))
     assert advance(sched)["prompt"] == 2
+
+
+@given(st.integers(1, 9), st.integers(1, 6), st.lists(st.integers(2, 12), min_size=1, max_size=4))
+def test_every_prompt_is_computed_while_others_decode(
+    budget: int, num_decoding: int, prompts: list[int]
+) -> None:
+    sched = scheduler(max_num_batched_tokens=budget)
+    for number in range(num_decoding):
+        sched.add(sequence(f"decoding {number}", 1, number))
+    for _ in range(4 * num_decoding):
+        advance(sched)
+    added = [sequence(str(n), length, 100 + n) for n, length in enumerate(prompts)]
+    for seq in added:
+        sched.add(seq)
+    for _ in range(4 * sum(prompts) + 4 * len(prompts)):
+        assert sum(advance(sched).values()) <= budget
+    assert all(len(seq.token_ids) > seq.num_prompt_tokens for seq in added)
 
 
 def test_scored_prompts_share_a_bound_on_their_rows() -> None:

@@ -49,6 +49,7 @@ class Scheduler:
         self._num_arrivals = 0
         self._num_computed_tokens = 0  # the clock that waiting sequences age by
         self._turn = 0
+        self._is_prompts_turn = False
 
     def add(self, seq: Sequence, *, like: Sequence | None = None) -> None:
         """Queue a sequence, as urgent as `like` if given, else by its arrival and length."""
@@ -124,12 +125,19 @@ class Scheduler:
                 catching_up.append(seq)
         limit = self._budget
         if catching_up or self.waiting:
-            limit = max(1, self._budget - self._budget // 4)
+            limit = self._room_beside_prompts()
         if len(behind_by_one) > limit:
             behind_by_one = self._take_turns(behind_by_one, limit)
         step.sequences = behind_by_one
         step.num_new_tokens = [1] * len(behind_by_one)
         return catching_up
+
+    def _room_beside_prompts(self) -> int:
+        """Leave prompts a quarter of the budget, at least a token; one alone goes in turns."""
+        if self._budget > 1:
+            return self._budget - max(1, self._budget // 4)
+        self._is_prompts_turn = not self._is_prompts_turn
+        return 0 if self._is_prompts_turn else 1
 
     def _take_turns(self, sequences: list[Sequence], limit: int) -> list[Sequence]:
         start = self._turn % len(sequences)
