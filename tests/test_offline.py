@@ -63,6 +63,14 @@ def test_a_bad_prompt_ends_the_call_and_leaves_nothing_running(llm: LLM) -> None
     assert llm.generate("One, two, three,", GREEDY)[0].text.startswith(" four")
 
 
+def test_a_bad_prompt_is_found_before_any_step(llm: LLM) -> None:
+    steps = llm._engine.num_steps
+    with pytest.raises(InvalidRequestError) as error:
+        llm.generate([*["fine"] * 12, "far too long " * 600], GREEDY)
+    assert error.value.__notes__ == ["prompt number 12"]
+    assert llm._engine.num_steps == steps
+
+
 def test_sampling_must_match_the_prompts(llm: LLM) -> None:
     with pytest.raises(InvalidRequestError, match="2 prompts and 1 sampling"):
         llm.generate(["a", "b"], [GREEDY])

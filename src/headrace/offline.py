@@ -143,7 +143,7 @@ class LLM:
             for prompt, own in zip(asked, params, strict=True)
         ]
         with _prompts_bar(len(requests), visible=show_progress) as advance:
-            chunks = self._run(requests, advance)
+            chunks = self._run(self._checked(requests), advance)
         return [_answer(chunks[request.request_id]) for request in requests]
 
     def chat(
@@ -174,20 +174,33 @@ class LLM:
     ) -> None:
         self.close()
 
+    def _checked(
+        self, requests: Sequence[GenerationRequest]
+    ) -> list[tuple[GenerationRequest, list[int]]]:
+        """Each request with its prompt's tokens, all of them known to fit before any is run."""
+        limits, checked = self._engine.limits, []
+        for number, request in enumerate(requests):
+            with _noting(number):
+                ids = self._tokenizer.encode(request.prompt, max_tokens=limits.max_model_len)
+                limits.check(request, ids)
+            checked.append((request, ids))
+        return checked
+
     def _run(
-        self, requests: Sequence[GenerationRequest], advance: Callable[[], None]
+        self,
+        requests: Sequence[tuple[GenerationRequest, list[int]]],
+        advance: Callable[[], None],
     ) -> dict[str, list[Chunk]]:
         """Step until every request is over; whatever interrupts this aborts all of them."""
         waiting = deque(requests)
         unfinished: dict[str, int] = {}  # sequences of the request that still run
-        chunks: dict[str, list[Chunk]] = {request.request_id: [] for request in requests}
+        chunks: dict[str, list[Chunk]] = {request.request_id: [] for request, _ in requests}
         try:
             while waiting or unfinished:
                 # the next batch waits in the engine, the rest here, so that its queue stays short
                 while waiting and self._engine.stats.num_waiting < self._max_num_seqs:
-                    request = waiting.popleft()
-                    with _noting(request, requests[0]):
-                        self._add(request)
+                    request, prompt_ids = waiting.popleft()
+                    self._engine.add(request, prompt_ids, time.monotonic())
                     unfinished[request.request_id] = request.sampling.n
                 for delivery in self._engine.step(time.monotonic()):
                     if delivery.error is not None:
@@ -205,17 +218,14 @@ class LLM:
                 self._engine.abort(request_id)
         return chunks
 
-    def _add(self, request: GenerationRequest) -> None:
-        self._engine.add(request, self._tokenizer.encode(request.prompt), time.monotonic())
-
 
 @contextmanager
-def _noting(request: GenerationRequest, first: GenerationRequest) -> Iterator[None]:
+def _noting(number: int) -> Iterator[None]:
     """Say of an error which prompt of the call it is about."""
     try:
         yield
     except InvalidRequestError as error:
-        error.add_note(f"prompt number {int(request.request_id) - int(first.request_id)}")
+        error.add_note(f"prompt number {number}")
         raise
 
 
