@@ -6,6 +6,7 @@ HeadraceError                     500  internal_error
 |   `-- UnsupportedParameterError 400  unsupported_parameter
 |-- ModelNotFoundError            404  model_not_found
 |-- BodyTooLargeError             413  body_too_large
+|-- BodyTimeoutError              408  body_timeout
 |-- UnavailableError              503  unavailable          carries retry_after
 |   |-- QueueFullError            503  queue_full
 |   |-- NotReadyError             503  model_not_ready
@@ -69,6 +70,14 @@ class BodyTooLargeError(HeadraceError):
 
     status = 413
     code = "body_too_large"
+    type = "invalid_request_error"
+
+
+class BodyTimeoutError(HeadraceError):
+    """The request body took too long to arrive."""
+
+    status = 408
+    code = "body_timeout"
     type = "invalid_request_error"
 
 

@@ -4,7 +4,7 @@ import pytest
 from api.scripted import ScriptedRegistry
 from headrace.api.errors import error_response
 from headrace.api.exchange import Exchange
-from headrace.errors import NotReadyError, QueueFullError
+from headrace.errors import BodyTimeoutError, NotReadyError, QueueFullError
 
 
 @pytest.mark.parametrize(("seconds", "header"), [(0.0, "1"), (0.2, "1"), (1.0, "1"), (3.01, "4")])
@@ -17,6 +17,11 @@ def test_the_retry_time_is_whole_seconds_rounded_up(seconds: float, header: str)
 def test_a_503_always_says_when_to_come_back() -> None:
     answer = error_response(NotReadyError("Loading."), Exchange(request_id="r"))
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+
+
+def test_a_body_that_was_given_up_closes_its_connection() -> None:
+    answer = error_response(BodyTimeoutError("Slow."), Exchange(request_id="r"))
+    assert (answer.status_code, answer.headers["connection"]) == (408, "close")
 
 
 async def test_a_path_that_does_not_exist_is_an_error_like_any_other(

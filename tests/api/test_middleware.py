@@ -5,10 +5,12 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 import structlog
+from starlette.types import Message, Receive
 
 from api.raw import connected, post, until
 from api.scripted import ScriptedModel, ScriptedRegistry, chunk_of
-from headrace.errors import HeadraceError
+from headrace.api.middleware import BODIES_ARRIVING, BodyLimit
+from headrace.errors import BodyTimeoutError, HeadraceError, UnavailableError
 from headrace.generation import Chunk, GenerationRequest
 from headrace.telemetry.metrics import Metrics
 
@@ -139,6 +141,45 @@ async def test_a_body_that_never_comes_meets_the_deadline(url: str) -> None:
     async with connected(url) as (reader, writer):
         writer.write(unfinished)
         assert b" 504 " in await asyncio.wait_for(reader.readline(), 5)
+
+
+async def read_all(_scope: object, receive: Receive, _send: object) -> None:
+    while (await receive()).get("more_body"):
+        pass
+
+
+async def refuse_to_send(_message: object) -> None:
+    raise AssertionError
+
+
+async def test_a_body_that_comes_too_slowly_is_given_up() -> None:
+    limit = BodyLimit(read_all, max_bytes=10, timeout=0.01)
+    with pytest.raises(BodyTimeoutError):
+        await limit({"type": "http", "headers": []}, asyncio.Event().wait, refuse_to_send)
+
+
+async def test_bodies_on_their_way_are_bounded_together_and_freed_at_their_end() -> None:
+    limit = BodyLimit(read_all, max_bytes=10)
+    rest: asyncio.Event = asyncio.Event()
+
+    async def body() -> None:
+        pieces = iter([b"x" * 9, b""])
+
+        async def receive() -> Message:
+            piece = next(pieces)
+            if not piece:
+                await rest.wait()
+            return {"type": "http.request", "body": piece, "more_body": bool(piece)}
+
+        await limit({"type": "http", "headers": []}, receive, refuse_to_send)
+
+    bodies = [asyncio.create_task(body()) for _ in range(BODIES_ARRIVING + 1)]
+    await until(lambda: limit.num_arriving == 9 * len(bodies))
+    with pytest.raises(UnavailableError):
+        await body()
+    rest.set()
+    await asyncio.gather(*bodies)
+    assert limit.num_arriving == 0
 
 
 def test_metrics_of_unknown_paths_and_methods_share_one_label() -> None:

@@ -35,7 +35,8 @@ async def read_json(request: Request, kind: type[T], deadline: float) -> T:
     """Decode the request's body; InvalidRequestError names the dotted field."""
     _require_json(request)
     async with within(deadline):
-        body = await request.body()
+        # Not request.body(), which would keep it for as long as the answer takes.
+        body = b"".join([piece async for piece in request.stream()])
     return decode_json(body, kind)
 
 

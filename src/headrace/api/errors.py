@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.api.exchange import Exchange, exchange_of
-from headrace.errors import HeadraceError
+from headrace.errors import BodyTimeoutError, HeadraceError
 
 UNAVAILABLE = 503
 DEFAULT_RETRY_AFTER = 1.0  # seconds, where an error knows no better
@@ -49,6 +49,8 @@ def error_response(exc: Exception, exchange: Exchange) -> Response:
         retry_after = DEFAULT_RETRY_AFTER
     if retry_after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(retry_after)))
+    if isinstance(error, BodyTimeoutError):
+        headers["Connection"] = "close"  # the rest of the body may still come
     return _json(error_body(error, exchange.request_id), error.status, headers)
 
 

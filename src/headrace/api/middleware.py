@@ -6,6 +6,7 @@ Plain ASGI, so that streams stream through it. A layer touches an answer's start
 but for the byte count of the access log.
 """
 
+import asyncio
 import re
 import time
 import uuid
@@ -17,13 +18,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.api.errors import error_response
 from headrace.api.exchange import Exchange, attach, exchange_of
-from headrace.errors import BodyTooLargeError, HeadraceError
+from headrace.errors import BodyTimeoutError, BodyTooLargeError, HeadraceError, UnavailableError
 from headrace.telemetry.metrics import Metrics
 
 log = structlog.get_logger("headrace.api")
 
 REQUEST_ID_HEADER = "X-Request-ID"
 CLIENT_LEFT = 499
+BODY_TIMEOUT = 30.0  # seconds for a body to arrive
+BODIES_ARRIVING = 16  # times `max_bytes`: what all bodies on their way may hold
 _SANE_ID = re.compile(r"[A-Za-z0-9._:+/=@-]{1,128}")
 _LENGTH_DIGITS = 19  # of 2**63
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -155,30 +158,75 @@ class Faults:
 
 
 class BodyLimit:
-    """Refuses a body over `max_bytes`, announced by its length or counted while it arrives."""
+    """Bounds the bodies that arrive: each one's size and time, and the bytes of all together.
 
-    def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
+    A body counts until it is whole; what is made of it is bounded by the engine's queue.
+    """
+
+    def __init__(self, app: ASGIApp, *, max_bytes: int, timeout: float = BODY_TIMEOUT) -> None:
         self.app = app
         self.max_bytes = max_bytes
+        self.timeout = timeout
+        self.num_arriving = 0  # bytes of all bodies that are not whole yet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        num_bytes = 0
-
-        async def receive_limited() -> Message:
-            nonlocal num_bytes
-            message = await receive()
-            if message["type"] == "http.request":
-                num_bytes += len(message.get("body", b""))
-                if num_bytes > self.max_bytes:
-                    raise self._too_large()
-            return message
-
-        if scope["type"] == "http" and _content_length(scope) > self.max_bytes:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        if _content_length(scope) > self.max_bytes:
             raise self._too_large()
-        await self.app(scope, receive_limited, send)
+        body = _Arriving(self, receive)
+        try:
+            await self.app(scope, body.receive, send)
+        finally:
+            body.settle()
 
     def _too_large(self) -> BodyTooLargeError:
         return BodyTooLargeError(f"The request body is over the limit of {self.max_bytes} bytes.")
+
+    def count(self, num_bytes: int, total: int) -> None:
+        """Take another piece of a body that has `total` bytes now, or refuse it."""
+        self.num_arriving += num_bytes
+        if total > self.max_bytes:
+            raise self._too_large()
+        if self.num_arriving > BODIES_ARRIVING * self.max_bytes:
+            raise UnavailableError("Too many request bodies arrive at once.", retry_after=1.0)
+
+
+class _Arriving:
+    """One body on its way."""
+
+    def __init__(self, limit: BodyLimit, receive: Receive) -> None:
+        self._limit = limit
+        self._receive = receive
+        self._num_bytes = 0
+        self._is_whole = False
+        self._deadline = time.monotonic() + limit.timeout
+
+    async def receive(self) -> Message:
+        if self._is_whole:
+            return await self._receive()
+        try:
+            async with asyncio.timeout(max(0.0, self._deadline - time.monotonic())):
+                message = await self._receive()
+        except TimeoutError:
+            raise BodyTimeoutError(
+                f"The request body did not arrive within {self._limit.timeout:g} seconds."
+            ) from None
+        if message["type"] == "http.request":
+            self._count(len(message.get("body", b"")))
+            self._is_whole = not message.get("more_body", False)
+        if self._is_whole:
+            self.settle()
+        return message
+
+    def settle(self) -> None:
+        self._limit.num_arriving -= self._num_bytes
+        self._num_bytes = 0
+
+    def _count(self, num_bytes: int) -> None:
+        self._num_bytes += num_bytes
+        self._limit.count(num_bytes, self._num_bytes)
 
 
 def _sane_id(scope: Scope) -> str | None:
