@@ -461,3 +461,11 @@ def test_a_request_id_in_progress_is_refused() -> None:
     harness.add("a", [1])
     with pytest.raises(InvalidRequestError, match="already in progress"):
         harness.add("a", [1])
+
+
+def test_siblings_waited_as_long_as_their_request() -> None:
+    harness = Harness()
+    harness.add("a", [5, 6, 7], SamplingParams(temperature=0, max_tokens=2, n=2))
+    for _ in range(6):
+        harness.step()
+    assert [answer.timing.queue_time for answer in harness.answers("a") if answer.timing] == [1, 1]

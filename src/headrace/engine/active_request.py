@@ -46,7 +46,7 @@ class Track:
         assert self.first_token_at is not None
         arrived_at = self.owner.arrived_at
         timing = Timing(
-            queue_time=self.started_at - arrived_at,
+            queue_time=self.owner.tracks[0].started_at - arrived_at,
             time_to_first_token=self.first_token_at - arrived_at,
             generation_time=now - self.started_at,
             batch_size=self.batch_size,

@@ -125,7 +125,7 @@ TABLE: tuple[Declaration, ...] = (
         "preemptions_total", "counter", "", "Sequences preempted for want of blocks.", _MODEL
     ),
     Declaration(
-        "requests_aborted_total", "counter", "", "Sequences aborted before their end.", _MODEL
+        "requests_aborted_total", "counter", "", "Requests aborted before their end.", _MODEL
     ),
     Declaration("worker_restarts_total", "counter", "", "Worker processes replaced.", _MODEL),
     Declaration("worker_memory_bytes", "gauge", "bytes", "Memory of a worker process.", _MODEL),
