@@ -2,7 +2,7 @@
 
 Sources: `good`, `slow`, `missing`, `broken`, `broken-start`, `crash`, `crash-later` (once a marker
 file exists in the state folder). Prompts: `count N`, `forever`, `hang` (work without a step),
-`crash`, `hang after N`, `crash after N`, `flood N` (N chunks in one step for each of 100 steps).
+`bug`, `crash`, `hang after N`, `crash after N`, `flood N` (N chunks in one step, for 100 steps).
 """
 
 import asyncio
@@ -70,6 +70,8 @@ class ScriptedEngine:
         assert isinstance(request.prompt, str)
         if request.prompt == "refuse":
             raise InvalidRequestError("refused as told", param="prompt")
+        if request.prompt == "bug":
+            raise ZeroDivisionError
         if request.prompt == "crash":
             os.kill(os.getpid(), signal.SIGKILL)
         if request.prompt == "hang":

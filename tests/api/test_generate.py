@@ -33,6 +33,23 @@ async def test_the_documented_defaults_reach_the_engine(
     assert (sampling.max_tokens, sampling.temperature, sampling.top_p) == (256, 0.7, 0.9)
 
 
+async def test_null_leaves_the_default(http: httpx.AsyncClient, model: ScriptedModel) -> None:
+    nulls = {"max_tokens": None, "temperature": None, "top_p": None}
+    answer = await http.post("/api/v1/generate", json={"prompt": "x", "model": "chat", **nulls})
+    assert answer.status_code == 200
+    sampling = model.requests[0].sampling
+    assert (sampling.max_tokens, sampling.temperature, sampling.top_p) == (256, 0.7, 0.9)
+
+
+@pytest.mark.parametrize("fields", [{"n": 2}, {"logprobs": 3}, {"min_p": 0.1}])
+async def test_a_field_of_other_routes_is_refused_by_name(
+    http: httpx.AsyncClient, fields: dict[str, float]
+) -> None:
+    answer = await http.post("/api/v1/generate", json={"prompt": "x", "model": "chat", **fields})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == next(iter(fields))
+
+
 async def test_a_stream_ends_with_everything_but_the_text(http: httpx.AsyncClient) -> None:
     answer = await http.post("/api/v1/generate", json={"prompt": "x", "stream": True})
     *pieces, last = [

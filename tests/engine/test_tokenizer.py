@@ -204,3 +204,9 @@ def test_other_threads_run_while_a_long_text_is_read(smollm2: Tokenizer) -> None
     is_over.set()
     thread.join()
     assert counted > 10
+
+
+def test_messages_of_every_private_character_are_refused(smollm2: Tokenizer) -> None:
+    content = "".join(map(chr, range(0xF0000, 0x110000)))
+    with pytest.raises(InvalidRequestError, match="private character"):
+        smollm2.encode(chat([("user", content)]))

@@ -46,6 +46,12 @@ async def test_a_model_answers_by_name_and_by_version(served: Served) -> None:
     assert served.registry.is_ready
 
 
+async def test_a_bug_that_a_request_meets_is_told_to_its_caller_alone(served: Served) -> None:
+    with pytest.raises(HeadraceError, match="failed on this request"):
+        await served.answer("bug")
+    assert await served.answer("count 3") == COUNT_3
+
+
 async def test_an_unknown_name_or_version_is_not_found(served: Served) -> None:
     for name in ("other", "m0@2", ""):
         with pytest.raises(ModelNotFoundError, match=f"`{name}`"):

@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Literal
 
@@ -13,9 +14,19 @@ from starlette.responses import Response
 
 from headrace.api.body import json_response, read_json
 from headrace.api.exchange import Exchange, exchange_of
-from headrace.api.openai.schema import ModelName
+from headrace.api.openai.requests import refuse_unsupported
+from headrace.api.openai.schema import ModelName, Unsupported
 from headrace.api.openapi import describe
-from headrace.api.sampling import MaxTokens, Seed, Stop, Temperature, TopK, TopP, stop_strings
+from headrace.api.sampling import (
+    MaxTokens,
+    Seed,
+    Stop,
+    Temperature,
+    TopK,
+    TopP,
+    given,
+    stop_strings,
+)
 from headrace.api.serving import Serving
 from headrace.api.sse import Generation, GenerationResponse
 from headrace.engine.stream import fold_chunks
@@ -32,14 +43,30 @@ from headrace.generation import (
 _encode = msgspec.json.Encoder().encode
 
 
+DEFAULT_MAX_TOKENS = 256
+DEFAULT_TEMPERATURE = 0.7
+DEFAULT_TOP_P = 0.9
+
+# What clients of the OpenAI routes may look for here, with the values that ask for nothing.
+_HARMLESS: Mapping[str, tuple[object, ...]] = {
+    "echo": (False,),
+    "logprobs": (False,),
+    "messages": (),
+    "min_p": (0,),
+    "n": (1,),
+    "response_format": ({"type": "text"},),
+    "tools": ([],),
+}
+
+
 class GenerateRequest(msgspec.Struct, kw_only=True):
     """`POST /api/v1/generate`."""
 
     prompt: str
     model: ModelName | None = None
-    max_tokens: MaxTokens = 256
-    temperature: Temperature = 0.7
-    top_p: TopP = 0.9
+    max_tokens: MaxTokens | None = DEFAULT_MAX_TOKENS
+    temperature: Temperature | None = DEFAULT_TEMPERATURE
+    top_p: TopP | None = DEFAULT_TOP_P
     top_k: TopK | None = None
     stop: Stop | None = None
     seed: Seed | None = None
@@ -47,6 +74,13 @@ class GenerateRequest(msgspec.Struct, kw_only=True):
     user_id: (
         Annotated[str, Meta(max_length=256, description="Accepted, without effect.")] | None
     ) = None
+    echo: Unsupported = None
+    logprobs: Unsupported = None
+    messages: Unsupported = None
+    min_p: Unsupported = None
+    n: Unsupported = None
+    response_format: Unsupported = None
+    tools: Unsupported = None
 
 
 class TokenCounts(msgspec.Struct, frozen=True):
@@ -131,6 +165,7 @@ class GenerateRoutes:
     async def generate(self, request: Request) -> Response:
         deadline = self.serving.deadline(request)
         body = await read_json(request, GenerateRequest, deadline)
+        refuse_unsupported(body, _HARMLESS)
         work = GenerationRequest(
             request_id=f"gen-{uuid.uuid4().hex}",
             prompt=body.prompt,
@@ -218,9 +253,9 @@ class GenerateWire:
 
 def _sampling(body: GenerateRequest) -> SamplingParams:
     return SamplingParams(
-        max_tokens=body.max_tokens,
-        temperature=body.temperature,
-        top_p=body.top_p,
+        max_tokens=given(body.max_tokens, DEFAULT_MAX_TOKENS),
+        temperature=given(body.temperature, DEFAULT_TEMPERATURE),
+        top_p=given(body.top_p, DEFAULT_TOP_P),
         top_k=max(0, body.top_k or 0),
         stop=stop_strings(body.stop),
         seed=body.seed,

@@ -1,6 +1,6 @@
 """Types and ranges of sampling fields, shared by every route that generates."""
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from msgspec import Meta
 
@@ -26,7 +26,7 @@ Penalty = Annotated[
     float, Meta(ge=-2, le=2, description="Above 0 makes tokens of the answer less likely again.")
 ]
 RepetitionPenalty = Annotated[
-    float, Meta(gt=0, le=100, description="Above 1 makes tokens of prompt and answer rarer.")
+    float, Meta(ge=0.01, le=100, description="Above 1 makes tokens of prompt and answer rarer.")
 ]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 TokenId = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
@@ -51,6 +51,14 @@ Stop = (
 StopTokenIds = Annotated[
     list[TokenId], Meta(max_length=256, description="Tokens that end the answer.")
 ]
+
+
+T = TypeVar("T")
+
+
+def given(value: T | None, default: T) -> T:
+    """The value, or the default where the field was left out or null."""
+    return default if value is None else value
 
 
 def stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:

@@ -114,7 +114,10 @@ class Tokenizer:
         used = set(self._template.source)
         for message in chat.messages:
             used.update(message.role, message.content, message.name or "")
-        return next(c for c in map(chr, range(_FIRST_PRIVATE, 0x110000)) if c not in used)
+        for character in map(chr, range(_FIRST_PRIVATE, 0x110000)):
+            if character not in used:
+                return character
+        raise InvalidRequestError("the messages use every private character", param="messages")
 
     @cached_property
     def _max_token_length(self) -> int:

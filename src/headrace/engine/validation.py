@@ -39,9 +39,8 @@ class RequestLimits:
             value = getattr(params, name)
             if not low <= value <= high:
                 raise InvalidRequestError(f"{name} must be {_span(low, high)}", param=name)
-        if params.repetition_penalty <= 0 or params.top_p <= 0:
-            name = "top_p" if params.top_p <= 0 else "repetition_penalty"
-            raise InvalidRequestError(f"{name} must be over 0", param=name)
+        if params.top_p <= 0:
+            raise InvalidRequestError("top_p must be over 0", param="top_p")
         if not 1 <= params.n <= self.config.max_n:
             raise InvalidRequestError(f"n must be from 1 to {self.config.max_n}", param="n")
         if params.logprobs is not None and not 0 <= params.logprobs <= MAX_LOGPROBS:
@@ -112,7 +111,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "min_p": (0, 1),
     "presence_penalty": (-_ANY, _ANY),
     "frequency_penalty": (-_ANY, _ANY),
-    "repetition_penalty": (0, _ANY),
+    "repetition_penalty": (0.01, _ANY),
 }
 
 

@@ -159,8 +159,8 @@ class Service:
         engine = self._serving()
         try:
             await engine.add(request)
-        except HeadraceError as error:
-            self._deliver([Delivery(request.request_id, None, error)], engine.stats)
+        except Exception as exc:  # noqa: BLE001 - whatever failed, the caller waits for an answer
+            self._deliver([Delivery(request.request_id, None, _told(exc))], engine.stats)
 
     def _deliver(self, deliveries: list[Delivery], stats: EngineStats) -> None:
         self._send(frames.Step(deliveries, stats))
@@ -175,8 +175,8 @@ class Service:
     async def _reply(self, frame: frames.Tokenize | frames.Detokenize) -> None:
         try:
             self._send(frames.Reply(frame.call_id, await self._result(frame)))
-        except HeadraceError as error:
-            self._send(frames.Reply(frame.call_id, None, error))
+        except Exception as exc:  # noqa: BLE001 - the same
+            self._send(frames.Reply(frame.call_id, None, _told(exc)))
 
     async def _result(self, frame: frames.Tokenize | frames.Detokenize) -> list[int] | str:
         engine = self._serving()
@@ -208,3 +208,11 @@ class Service:
     def _end_with(self, status: int) -> None:
         if not self._end.done():
             self._end.set_result(status)
+
+
+def _told(exc: Exception) -> HeadraceError:
+    """What the caller is told; a fault of ours is logged, with its details."""
+    if isinstance(exc, HeadraceError):
+        return exc
+    log.error("request.failed", exc_info=exc)
+    return HeadraceError("the model's process failed on this request")

@@ -118,6 +118,11 @@ def test_combinations_that_make_no_sense_are_refused(fields: dict[str, int], par
         ("reasoning_effort", "high"),
         ("verbosity", "low"),
         ("guided_json", {}),
+        ("structured_outputs", {"json": {}}),
+        ("bad_words", ["x"]),
+        ("best_of", 3),
+        ("use_beam_search", True),
+        ("continue_final_message", True),
         ("echo", True),
     ],
 )
@@ -207,6 +212,16 @@ def test_a_prompt_that_cannot_be_served_is_refused(fields: dict[str, object]) ->
 
 def test_best_of_as_many_as_asked_for_is_no_choice() -> None:
     assert completion_prompts(completion(best_of=2, n=2)) == ["hi"]
+
+
+def test_null_is_an_absence() -> None:
+    assert completion_sampling(completion(max_tokens=None)).max_tokens == 16
+
+
+def test_a_prompt_is_scored_for_one_answer_only() -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        completion_sampling(completion(echo=True, logprobs=0, n=2))
+    assert caught.value.param == "n"
 
 
 def test_no_tokens_at_all_are_only_for_scoring_a_prompt() -> None:

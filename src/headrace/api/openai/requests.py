@@ -10,26 +10,38 @@ from headrace.api.openai.schema import (
     ContentPart,
     SamplingFields,
 )
-from headrace.api.sampling import require_min_below_max, stop_strings
+from headrace.api.sampling import given, require_min_below_max, stop_strings
 from headrace.errors import InvalidRequestError, UnsupportedParameterError
 from headrace.generation import Chat, Message, Prompt, SamplingParams
 
 MAX_PROMPTS = 256
+DEFAULT_MAX_TOKENS = 16  # of a completion, as OpenAI has it
 
 # Values of unsupported fields that ask for nothing, besides null.
-_HARMLESS_CHAT: Mapping[str, tuple[object, ...]] = {
-    "audio": (),
-    "echo": (False,),
-    "function_call": ("none",),
-    "functions": ([],),
+_HARMLESS: Mapping[str, tuple[object, ...]] = {
+    "allowed_token_ids": ([],),
+    "bad_words": ([],),
     "guided_choice": (),
     "guided_grammar": (),
     "guided_json": (),
     "guided_regex": (),
+    "include_stop_str_in_output": (False,),
+    "prompt_logprobs": (),
+    "response_format": ({"type": "text"},),
+    "structured_outputs": (),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+}
+_HARMLESS_CHAT: Mapping[str, tuple[object, ...]] = {
+    "audio": (),
+    "chat_template": (),
+    "continue_final_message": (False,),
+    "echo": (False,),
+    "function_call": ("none",),
+    "functions": ([],),
     "modalities": (["text"],),
     "prediction": (),
     "reasoning_effort": ("none",),
-    "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "tool_choice": ("none",),
@@ -37,14 +49,7 @@ _HARMLESS_CHAT: Mapping[str, tuple[object, ...]] = {
     "verbosity": ("medium",),
     "web_search_options": (),
 }
-_HARMLESS_COMPLETION: Mapping[str, tuple[object, ...]] = {
-    "guided_choice": (),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "response_format": ({"type": "text"},),
-    "suffix": ("",),
-}
+_HARMLESS_COMPLETION: Mapping[str, tuple[object, ...]] = {"suffix": ("",)}
 _HARMLESS_MESSAGE: Mapping[str, tuple[object, ...]] = {
     "tool_calls": ([],),
     "function_call": (),
@@ -54,7 +59,7 @@ _ROLES = {"developer": "system"}
 
 
 def chat_prompt(body: ChatCompletionRequest) -> Chat:
-    refuse_unsupported(body, _HARMLESS_CHAT)
+    _refuse_unsupported(body, _HARMLESS_CHAT)
     return Chat(
         chat_messages(body.messages), add_generation_prompt=body.add_generation_prompt is not False
     )
@@ -77,11 +82,7 @@ def chat_sampling(body: ChatCompletionRequest) -> SamplingParams:
 
 def completion_prompts(body: CompletionRequest) -> list[Prompt]:
     """The prompts of a body: one for a text or token ids, several for a list of either."""
-    refuse_unsupported(body, _HARMLESS_COMPLETION)
-    if body.best_of is not None and body.best_of != (body.n or 1):
-        raise UnsupportedParameterError(
-            "best_of is not supported, unless equal to n.", param="best_of"
-        )
+    _refuse_unsupported(body, _HARMLESS_COMPLETION)
     if isinstance(body.prompt, str):
         return [body.prompt]
     kinds = set(map(type, body.prompt))  # not a comprehension: this may be a long list
@@ -101,7 +102,20 @@ def completion_sampling(body: CompletionRequest) -> SamplingParams:
     echo = bool(body.echo)
     if body.max_tokens == 0 and not echo:
         raise InvalidRequestError("max_tokens: 0 is only allowed with echo.", param="max_tokens")
-    return _sampling(body, max_tokens=body.max_tokens, logprobs=body.logprobs, echo=echo)
+    if echo and body.logprobs is not None and (body.n or 1) > 1:
+        # The scores of one prompt over and over would be an answer of hundreds of megabytes.
+        raise InvalidRequestError("n must be 1 with echo and logprobs.", param="n")
+    max_tokens = given(body.max_tokens, DEFAULT_MAX_TOKENS)
+    return _sampling(body, max_tokens=max_tokens, logprobs=body.logprobs, echo=echo)
+
+
+def _refuse_unsupported(body: SamplingFields, harmless: Mapping[str, tuple[object, ...]]) -> None:
+    refuse_unsupported(body, _HARMLESS)
+    refuse_unsupported(body, harmless)
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise UnsupportedParameterError(
+            "best_of is not supported, unless equal to n.", param="best_of"
+        )
 
 
 def refuse_unsupported(body: object, harmless: Mapping[str, tuple[object, ...]]) -> None:
@@ -119,13 +133,13 @@ def _sampling(
     return SamplingParams(
         max_tokens=max_tokens,
         min_tokens=body.min_tokens or 0,
-        temperature=_or(body.temperature, 1.0),
-        top_p=_or(body.top_p, 1.0),
+        temperature=given(body.temperature, 1.0),
+        top_p=given(body.top_p, 1.0),
         top_k=max(0, body.top_k or 0),
         min_p=body.min_p or 0.0,
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
-        repetition_penalty=_or(body.repetition_penalty, 1.0),
+        repetition_penalty=given(body.repetition_penalty, 1.0),
         logit_bias=body.logit_bias or {},
         seed=body.seed,
         logprobs=logprobs,
@@ -160,6 +174,8 @@ def _message(message: ChatMessage, number: int) -> Message:
             raise UnsupportedParameterError(
                 f"{where}.{name} is not supported.", param=f"{where}.{name}"
             )
+    if message.content is None and message.role == "assistant":
+        return Message(message.role, "", message.name)
     if message.content is None:
         raise InvalidRequestError(f"{where}.content is required.", param=f"{where}.content")
     role = _ROLES.get(message.role, message.role)
@@ -188,7 +204,3 @@ def _not_empty(prompt: Prompt, number: int) -> Prompt:
             f"prompt.{number}: a list of token ids must not be empty.", param=f"prompt.{number}"
         )
     return prompt
-
-
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else value

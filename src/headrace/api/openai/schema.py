@@ -63,6 +63,19 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     stream_options: StreamOptions | None = None
     user: Ignored = None
     metadata: Ignored = None
+    allowed_token_ids: Unsupported = None
+    bad_words: Unsupported = None
+    best_of: Unsupported = None
+    guided_choice: Unsupported = None
+    guided_grammar: Unsupported = None
+    guided_json: Unsupported = None
+    guided_regex: Unsupported = None
+    include_stop_str_in_output: Unsupported = None
+    prompt_logprobs: Unsupported = None
+    response_format: Unsupported = None
+    structured_outputs: Unsupported = None
+    truncate_prompt_tokens: Unsupported = None
+    use_beam_search: Unsupported = None
 
 
 class ContentPart(msgspec.Struct):
@@ -96,17 +109,14 @@ class ChatCompletionRequest(SamplingFields, kw_only=True):
     prompt_cache_key: Ignored = None
     safety_identifier: Ignored = None
     audio: Unsupported = None
+    chat_template: Unsupported = None
+    continue_final_message: Unsupported = None
     echo: Unsupported = None
     function_call: Unsupported = None
     functions: Unsupported = None
-    guided_choice: Unsupported = None
-    guided_grammar: Unsupported = None
-    guided_json: Unsupported = None
-    guided_regex: Unsupported = None
     modalities: Unsupported = None
     prediction: Unsupported = None
     reasoning_effort: Unsupported = None
-    response_format: Unsupported = None
     service_tier: Unsupported = None
     store: Unsupported = None
     tool_choice: Unsupported = None
@@ -126,15 +136,9 @@ class CompletionRequest(SamplingFields, kw_only=True):
         ],
         Meta(description="A text, token ids, or a list of one of the two."),
     ]
-    max_tokens: Annotated[int, Meta(ge=0, le=1 << 31)] | None = 16
+    max_tokens: Annotated[int, Meta(ge=0, le=1 << 31, description="Unset: 16.")] | None = None
     logprobs: TopLogprobs | None = None
     echo: bool | None = None
-    best_of: Unsupported = None
-    guided_choice: Unsupported = None
-    guided_grammar: Unsupported = None
-    guided_json: Unsupported = None
-    guided_regex: Unsupported = None
-    response_format: Unsupported = None
     suffix: Unsupported = None
 
 
