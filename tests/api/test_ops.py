@@ -133,3 +133,9 @@ def _references(node: object) -> list[str]:
     if isinstance(node, list):
         return [ref for item in node for ref in _references(item)]
     return []
+
+
+@pytest.mark.parametrize("path", ["/health", "/health/live", "/health/ready"])
+async def test_a_probe_may_leave_out_the_body(http: httpx.AsyncClient, path: str) -> None:
+    answer = await http.head(path)
+    assert (answer.status_code, answer.content) == (200, b"")

@@ -71,6 +71,12 @@ class OpsRoutes:
         router.get("/health/ready", **describe("503 unless a model answers", answer=Ready))(
             self.ready
         )
+        for path, answer in (
+            ("/health", self.health),
+            ("/health/live", self.live),
+            ("/health/ready", self.ready),
+        ):  # common probes ask so
+            router.head(path, include_in_schema=False)(answer)
         router.get("/version", **describe("Version", answer=Version))(self.version)
         if self._with_metrics:
             router.get("/metrics", **describe("Prometheus text, or a JSON summary"))(self.metrics)
