@@ -102,8 +102,8 @@ class Usage(msgspec.Struct, frozen=True, array_like=True):
 class Timing(msgspec.Struct, frozen=True, array_like=True):
     """Seconds of one sequence's life in the engine, and the largest batch it ran in.
 
-    `queue_time`: arrival of the request to when its first sequence was first scheduled. `time_to_first_token`: arrival to first token.
-    `generation_time`: first scheduled to last token.
+    `queue_time`: arrival of the request to when its first sequence was first scheduled.
+    `time_to_first_token`: arrival to first token. `generation_time`: first scheduled to last one.
     """
 
     queue_time: float

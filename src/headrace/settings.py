@@ -130,7 +130,7 @@ class TelemetrySection(_Section):
         "text", description="`text` for people, `json` for machines"
     )
     log_dir: Annotated[Path, AfterValidator(Path.expanduser)] | None = Field(
-        None, description="folder of a rotated log file; unset: stderr"
+        None, description="folder of the server's rotated log file and each worker's; unset: stderr"
     )
     metrics: bool = Field(True, description="serve `/metrics`")
 

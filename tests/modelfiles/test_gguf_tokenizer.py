@@ -104,7 +104,6 @@ def test_each_kind_splits_texts_its_own_way(
 def test_the_start_token_goes_before_a_text_when_the_file_says_so(tmp_path: Path) -> None:
     write_gguf(tmp_path / "m.gguf")
     files = open_model(tmp_path / "m.gguf")
-    assert files.add_bos_token
     assert files.tokenizer.encode("abc").tokens == ["<|start|>", "abc"]
     assert files.tokenizer.encode("abc", add_special_tokens=False).tokens == ["abc"]
 

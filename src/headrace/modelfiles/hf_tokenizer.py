@@ -26,10 +26,6 @@ class HFTokenizerFiles:
     def eos_token(self) -> str | None:
         return self._token("eos_token")
 
-    @property
-    def add_bos_token(self) -> bool:
-        return self._config.get("add_bos_token") is True
-
     def tokenizer(self) -> Tokenizer:
         path = self._folder / "tokenizer.json"
         if not path.is_file():

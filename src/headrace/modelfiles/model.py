@@ -27,7 +27,6 @@ class ModelFiles:
     tokenizer: Tokenizer
     bos_token: str | None
     eos_token: str | None
-    add_bos_token: bool
     chat_template: str | None
     digest: str
 
@@ -55,7 +54,6 @@ def _open_gguf(path: Path) -> ModelFiles:
         tokenizer=vocabulary.build(),
         bos_token=vocabulary.bos_token,
         eos_token=vocabulary.eos_token,
-        add_bos_token=vocabulary.add_bos_token,
         chat_template=vocabulary.chat_template,
         digest=digest(
             [file.data[: file.header_size].tobytes()],
@@ -82,7 +80,6 @@ def _open_folder(folder: Path) -> ModelFiles:
         tokenizer=tokenizer,
         bos_token=texts.bos_token,
         eos_token=texts.eos_token,
-        add_bos_token=texts.add_bos_token,
         chat_template=texts.chat_template(),
         digest=digest(
             [raw_config, tokenizer.to_str().encode(), *(file.header for file in files)],

@@ -115,3 +115,12 @@ def test_each_choice_has_its_own_text_offsets() -> None:
     completion.event(Chunk(0, "abc", [1], [logprob(b"abc", -1.0)]))
     (event,) = parsed(completion.event(Chunk(1, "x", [1], [logprob(b"x", -1.0)])))
     assert event["choices"][0]["logprobs"]["text_offset"] == [0]
+
+
+def test_a_token_that_shows_nothing_takes_no_place_in_the_text() -> None:
+    tokens = [b"<bos>", b" Hello", b" world", b"</s>"]
+    completion = wire(COMPLETION)
+    (event,) = parsed(
+        completion.event(Chunk(0, "Hello world", [1] * 4, [logprob(t, -1.0) for t in tokens]))
+    )
+    assert event["choices"][0]["logprobs"]["text_offset"] == [0, 0, 5, 11]

@@ -68,7 +68,6 @@ def tiny_model() -> ModelFiles:
         tokenizer=Tokenizer(WordLevel({}, unk_token="?")),
         bos_token=None,
         eos_token=None,
-        add_bos_token=False,
         chat_template=None,
         digest="tiny",
     )

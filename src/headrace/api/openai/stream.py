@@ -4,7 +4,7 @@ A streamed token costs a few concatenations: everything around its text is encod
 """
 
 import codecs
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -46,7 +46,7 @@ class Logprobs(Protocol):
     """Renders log-probabilities of one answer's choices, run after run."""
 
     def render(
-        self, index: int, logprobs: list[TokenLogprob]
+        self, index: int, text: str, logprobs: list[TokenLogprob]
     ) -> ChatLogprobs | CompletionLogprobs: ...
 
 
@@ -125,7 +125,7 @@ class OpenAIWire:
     def _rendered_logprobs(self, chunk: Chunk) -> ChatLogprobs | CompletionLogprobs | None:
         if chunk.logprobs is None:
             return None
-        return self._logprobs.render(chunk.index, chunk.logprobs)
+        return self._logprobs.render(chunk.index, chunk.text, chunk.logprobs)
 
     def _event_opening(self) -> bytes:
         head = {
@@ -141,7 +141,7 @@ class OpenAIWire:
 class ChatLogprobsRenderer:
     """Chat's format: one object a token."""
 
-    def render(self, _index: int, logprobs: list[TokenLogprob]) -> ChatLogprobs:
+    def render(self, _index: int, _text: str, logprobs: list[TokenLogprob]) -> ChatLogprobs:
         return ChatLogprobs([self._token(logprob) for logprob in logprobs])
 
     def _token(self, logprob: TokenLogprob) -> TokenLogprobBody:
@@ -160,10 +160,11 @@ class CompletionLogprobsRenderer:
     """The completions format: parallel lists, with each token's place in the text."""
 
     def __init__(self) -> None:
-        self._texts: dict[int, _TextLength] = {}
+        self._lengths: dict[int, int] = {}  # of each choice's text so far
 
-    def render(self, index: int, logprobs: list[TokenLogprob]) -> CompletionLogprobs:
-        text = self._texts.setdefault(index, _TextLength())
+    def render(self, index: int, text: str, logprobs: list[TokenLogprob]) -> CompletionLogprobs:
+        start = self._lengths.get(index, 0)
+        self._lengths[index] = start + len(text)
         return CompletionLogprobs(
             tokens=[_distinct(logprob.token) for logprob in logprobs],
             token_logprobs=[
@@ -171,7 +172,7 @@ class CompletionLogprobsRenderer:
                 for logprob in logprobs
             ],
             top_logprobs=[self._top(logprob) for logprob in logprobs],
-            text_offset=[text.advance(logprob.token) for logprob in logprobs],
+            text_offset=_places(text, start, [logprob.token for logprob in logprobs]),
         )
 
     def _top(self, logprob: TokenLogprob) -> dict[str, float] | None:
@@ -182,17 +183,19 @@ class CompletionLogprobsRenderer:
         return {**likeliest, _distinct(logprob.token): _finite(logprob.logprob)}
 
 
-class _TextLength:
-    """Counts characters of a text whose bytes arrive in tokens that may cut one."""
-
-    def __init__(self) -> None:
-        self._length = 0
-        self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
-
-    def advance(self, token: bytes) -> int:
-        start = self._length
-        self._length += len(self._decode(token))
-        return start
+def _places(text: str, start: int, tokens: Sequence[bytes]) -> list[int]:
+    """Where each token begins, in characters; one that shows nothing of itself takes no room."""
+    shown = text.encode()
+    decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+    at, place, places = 0, start, []
+    for token in tokens:
+        places.append(place)
+        if start == at == 0 and not shown.startswith(token):
+            token = token.removeprefix(b" ")  # noqa: PLW2901 - SentencePiece's first space is silent
+        if shown.startswith(token, at):
+            at += len(token)
+            place += len(decode(token))
+    return places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
