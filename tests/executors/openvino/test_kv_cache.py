@@ -13,8 +13,8 @@ def blocks(memory: int | None = None, **changes: int) -> int:
     return num_blocks_for(memory, **{**numbers, **changes})
 
 
-def test_a_small_model_gets_384_mib() -> None:
-    assert blocks(weight_bytes=100 * MIB) == 384
+def test_a_small_model_gets_320_mib() -> None:
+    assert blocks(weight_bytes=100 * MIB) == 320
 
 
 def test_a_large_model_gets_as_much_as_its_weights() -> None:

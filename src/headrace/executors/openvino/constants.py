@@ -51,8 +51,8 @@ class Constants:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all matrices as stored."""
-        return self._num_elements * _STORED_BYTES[self._form]
+        """Bytes of all matrices, two a value at most: unpacking makes no larger model."""
+        return self._num_elements * min(2, _STORED_BYTES[self._form])
 
     @property
     def joins_products(self) -> bool:

@@ -12,7 +12,7 @@ import openvino as ov
 
 from headrace.errors import ConfigurationError
 
-MIN_AUTO_MEMORY = 384 << 20
+MIN_AUTO_MEMORY = 320 << 20
 
 
 class KVCache:
@@ -39,7 +39,7 @@ def num_blocks_for(
 ) -> int:
     """Blocks in `memory` bytes, but no more than the `most` that can be in use.
 
-    By default as many bytes as the weights have, at least 384 MiB, at most a quarter of what is
+    By default as many bytes as the weights have, at least 320 MiB, at most a quarter of what is
     available.
     """
     if memory is None:
