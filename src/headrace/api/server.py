@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import structlog
 import uvicorn
 import uvloop
+from starlette.types import ASGIApp
 
 from headrace.api.serving import Readiness
 from headrace.errors import ConfigurationError
@@ -27,6 +28,7 @@ log = structlog.get_logger("headrace.server")
 
 OnProgress = Callable[[Sequence[ModelStatus]], None]
 OnReady = Callable[[str], None]
+CreateApp = Callable[..., ASGIApp]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 BACKLOG = 2048
@@ -65,6 +67,13 @@ def serve(
         raise SystemExit(1)
 
 
+def _import_create_app() -> CreateApp:
+    """FastAPI takes long to import; the workers load, and are heard, meanwhile."""
+    from headrace.api.app import create_app  # noqa: PLC0415 - see above
+
+    return create_app
+
+
 def listen(host: str, port: int) -> socket.socket:
     """Take the address before anything is loaded; ConfigurationError says why it cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -99,7 +108,7 @@ class _Run:
         http: _Http | None = None
         try:
             await self._registry.start(self._settings.models)
-            http = self._start_http()
+            http = self._start_http(await asyncio.to_thread(_import_create_app))
             await self._unless(self._stop, self._registry.loaded())
             if not self._stop.is_set():
                 await self._unless(self._stop, http.server.listening.wait())
@@ -116,10 +125,7 @@ class _Run:
             self._listener.close()
             log.info("server.stopped", forced=self.is_forced)
 
-    def _start_http(self) -> "_Http":
-        # FastAPI takes long to import; the workers load meanwhile.
-        from headrace.api.app import create_app  # noqa: PLC0415  # see above
-
+    def _start_http(self, create_app: CreateApp) -> "_Http":
         app = create_app(self._registry, self._settings, readiness=self._readiness)
         config = uvicorn.Config(
             app,

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import importlib
 import os
 import signal
 import sys
@@ -31,6 +32,9 @@ def main(arguments: Sequence[str], *, load: Load | None = None) -> int:
     options = parser.parse_args(arguments)
     parent.die_with(options.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to judge
+    if load is None:
+        # What takes long to import is on its way while the parent says what to load.
+        threading.Thread(target=_import_loading, name=LOADER_THREAD, daemon=True).start()
     status = asyncio.run(_serve(options.connect, options.parent, load or _load))
     if loader := next((t for t in threading.enumerate() if t.name == LOADER_THREAD), None):
         if end_downloads():
@@ -38,6 +42,10 @@ def main(arguments: Sequence[str], *, load: Load | None = None) -> int:
         sys.stderr.flush()
         os._exit(status)  # a load that was given up cannot be interrupted
     return status
+
+
+def _import_loading() -> None:
+    importlib.import_module("headrace.worker.loading")
 
 
 def _load(spec: WorkerSpec, progress: Progress) -> LoadedModel:
