@@ -4,6 +4,7 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -278,6 +279,17 @@ async def test_a_load_that_breaks_is_in_the_models_own_log_file(tmp_path: Path) 
     text = (logs / "m@1.log").read_text()
     assert "model.load_broke" in text
     assert "Traceback" in text
+
+
+async def test_a_failure_told_between_two_looks_at_the_worker_is_not_forgotten(
+    tmp_path: Path,
+) -> None:
+    # Looking all the time: every frame then comes while a look is due.
+    registry = Registry(tmp_path, command=COMMAND, patience=replace(IMPATIENT, tick=1e-6))
+    await registry.start([ModelSpec(name="m", source="broken")])
+    with pytest.raises(HeadraceError, match="out of cheese"):
+        await asyncio.wait_for(registry.loaded(), 30)
+    await registry.close()
 
 
 async def test_a_command_that_cannot_be_started_fails_the_model(tmp_path: Path) -> None:

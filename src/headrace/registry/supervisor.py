@@ -163,7 +163,8 @@ class Supervisor:
                 await worker.stop(drain=self._drain_timeout, termination=self._patience.termination)
                 return
             if not await self._sleep(self._patience.tick):
-                self._fault = self._watchdog.tick()
+                # A frame may have told of a fault since the time ran out.
+                self._fault = self._fault or self._watchdog.tick()
 
     def _receive(self, frame: frames.FromWorker) -> None:
         self._watchdog.hear(frame)
