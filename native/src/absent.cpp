@@ -1,0 +1,19 @@
+// Levels that this build leaves out answer null.
+#include "kernels.h"
+
+namespace headrace {
+
+#ifndef HEADRACE_WITH_AMX
+const Kernels* amx_kernels() { return nullptr; }
+#endif
+#ifndef HEADRACE_WITH_AVX512
+const Kernels* avx512_kernels() { return nullptr; }
+#endif
+#ifndef HEADRACE_WITH_AVX2
+const Kernels* avx2_kernels() { return nullptr; }
+#endif
+#ifndef HEADRACE_WITH_SCALAR
+const Kernels* scalar_kernels() { return nullptr; }
+#endif
+
+}  // namespace headrace

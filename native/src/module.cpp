@@ -1,0 +1,4 @@
+// The Python extension.
+#include <nanobind/nanobind.h>
+
+NB_MODULE(_native, m) { (void)m; }
