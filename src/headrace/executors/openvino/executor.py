@@ -5,24 +5,19 @@ import gc
 
 import numpy as np
 import openvino as ov
-import structlog
 
-from headrace.errors import ConfigurationError
 from headrace.executors.config import ExecutorConfig
 from headrace.executors.cpu import Machine, machine
 from headrace.executors.executor import Batch, Output, Progress
+from headrace.executors.kv_budget import kv_budget
 from headrace.executors.openvino.constants import Constants
 from headrace.executors.openvino.graph import DecoderGraph
-from headrace.executors.openvino.kv_cache import KVCache, block_bytes, block_size, num_blocks_for
+from headrace.executors.openvino.kv_cache import KVCache, block_bytes, block_size
 from headrace.executors.openvino.paged_attention import check_version
 from headrace.executors.openvino.precision import OPENVINO_KV, Precision, choose_precision
 from headrace.executors.openvino.step import Limits, step_inputs
 from headrace.modelfiles.config import ModelConfig
 from headrace.modelfiles.model import ModelFiles
-
-log = structlog.get_logger("headrace.executors")
-
-MIN_AUTO_LEN = 2048  # tokens; a shorter context is served only where it was asked for
 
 
 class OpenVinoExecutor:
@@ -152,47 +147,16 @@ def _make_cache(
 ) -> tuple[KVCache, Limits]:
     ports = [port for port in compiled.inputs if "_cache." in port.get_any_name()]
     size = block_size(ports)
-    length = _max_model_len(model, config)
-    num_blocks = num_blocks_for(
-        config.kv_cache_memory,
+    budget = kv_budget(
+        model,
+        config,
+        block_size=size,
         bytes_per_block=block_bytes(ports),
         available=here.available_memory,
         weight_bytes=weight_bytes,
-        most=config.max_num_seqs * -(-length // size),
     )
-    if config.max_model_len is not None and num_blocks * size < length:
-        raise ConfigurationError(
-            f"max_model_len is {length}, but kv_cache_memory holds {num_blocks * size} tokens",
-            param="max_model_len",
-        )
-    held = min(length, num_blocks * size)
-    if held < length:
-        _accept_shortened(length, held, config)
-    limits = Limits(model.vocab_size, num_blocks, size, held)
-    return KVCache(ports, num_blocks), limits
-
-
-def _accept_shortened(length: int, held: int, config: ExecutorConfig) -> None:
-    """Say that memory shortens the context, or refuse a context too short to be meant."""
-    if config.kv_cache_memory is None and held < min(length, MIN_AUTO_LEN):
-        raise ConfigurationError(
-            f"the memory available holds a context of {held} tokens of the model's {length}; free"
-            " memory, or set kv_cache_memory",
-            param="kv_cache_memory",
-        )
-    log.warning("executor.context_shortened", model_len=length, max_model_len=held)
-
-
-def _max_model_len(model: ModelConfig, config: ExecutorConfig) -> int:
-    if config.max_model_len is None:
-        return model.max_position_embeddings
-    if config.max_model_len > model.max_position_embeddings:
-        raise ConfigurationError(
-            f"max_model_len is {config.max_model_len}, but the model was made for"
-            f" {model.max_position_embeddings} tokens",
-            param="max_model_len",
-        )
-    return config.max_model_len
+    limits = Limits(model.vocab_size, budget.num_blocks, size, budget.max_model_len)
+    return KVCache(ports, budget.num_blocks), limits
 
 
 def _give_back_memory() -> None:

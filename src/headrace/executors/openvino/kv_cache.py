@@ -1,4 +1,4 @@
-"""The paged cache of keys and values: how large, and its memory. Knows nothing of who uses a block.
+"""The memory of the paged cache of keys and values. Knows nothing of who uses a block.
 
 Memory is mapped, not filled: a block costs nothing until its first token is written.
 """
@@ -9,10 +9,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import openvino as ov
-
-from headrace.errors import ConfigurationError
-
-MIN_AUTO_MEMORY = 320 << 20
 
 
 class KVCache:
@@ -32,26 +28,6 @@ def block_size(ports: Sequence[ov.ConstOutput]) -> int:
 def block_bytes(ports: Sequence[ov.ConstOutput]) -> int:
     """Bytes of one block over all layers."""
     return sum(_bytes(port, 1) for port in ports)
-
-
-def num_blocks_for(
-    memory: int | None, *, bytes_per_block: int, available: int, weight_bytes: int, most: int
-) -> int:
-    """Blocks in `memory` bytes, but no more than the `most` that can be in use.
-
-    By default as many bytes as the weights have, at least 320 MiB, at most a quarter of what is
-    available.
-    """
-    if memory is None:
-        memory = min(available // 4, max(MIN_AUTO_MEMORY, weight_bytes))
-        return max(1, min(memory // bytes_per_block, most))
-    if memory < bytes_per_block:
-        raise ConfigurationError(
-            f"kv_cache_memory is {memory} bytes, but one block of this model takes"
-            f" {bytes_per_block}",
-            param="kv_cache_memory",
-        )
-    return min(memory // bytes_per_block, most)
 
 
 def _shape(port: ov.ConstOutput, num_blocks: int) -> list[int]:

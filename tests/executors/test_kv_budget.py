@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.errors import ConfigurationError
-from headrace.executors.openvino.kv_cache import num_blocks_for
+from headrace.executors.kv_budget import num_blocks_for
 
 MIB = 1 << 20
 
