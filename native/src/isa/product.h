@@ -1,0 +1,110 @@
+// What becomes of the sums of a product. A level multiplies, this finishes.
+#pragma once
+
+#include "../kernels.h"
+#include "vec.h"
+
+namespace headrace {
+namespace {
+
+HEADRACE_INLINE Floats activate(Activation activation, Floats x) {
+  if (activation == Activation::silu) return x / (exp(-x) + 1.f);
+  // gelu by tanh: x/2 * (1 + tanh(u)) = x / (1 + exp(-2u))
+  const Floats u = fma(x * x * x, splat(0.044715f), x) * 1.59576912f;
+  return x / (exp(-u) + 1.f);
+}
+
+template <class Wide>
+HEADRACE_INLINE void store_row(const Rows& rows, int row, size_t column, Floats v) {
+  uint8_t* data = rows.data + static_cast<size_t>(row) * rows.row_bytes;
+  if (rows.wide) {
+    store(reinterpret_cast<Wide*>(data) + column, v);
+  } else {
+    store(reinterpret_cast<float*>(data) + column, v);
+  }
+}
+
+template <class Wide>
+void finish_glu(const Epilogue& e, int panel, int row, const float* sums) {
+  for (int c = 0; c < kPanel / 2; c += kLanes) {
+    const Floats v = activate(e.activation, load(sums + c)) * load(sums + kPanel / 2 + c);
+    store_row<Wide>(e.rows, row, static_cast<size_t>(panel) * (kPanel / 2) + static_cast<size_t>(c),
+                    v);
+  }
+}
+
+// Columns of this panel that exist and are allowed, one bit each.
+inline uint32_t allowed_columns(const Epilogue& e, const Matrix& m, int panel, int row) {
+  const int left = m.n - panel * kPanel;
+  const uint32_t real = left >= kPanel ? ~0u : (1u << left) - 1;
+  const size_t place = static_cast<size_t>(row) * static_cast<size_t>(m.num_panels()) +
+                       static_cast<size_t>(panel);
+  return e.masks ? e.masks[place] & real : real;
+}
+
+inline void finish_head(const Epilogue& e, const Matrix& m, int panel, int row,
+                        const float* sums) {
+  const int left = m.n - panel * kPanel;
+  const int columns = left < kPanel ? left : kPanel;
+  if (e.out) {
+    memcpy(e.out + static_cast<size_t>(row) * e.out_stride + static_cast<size_t>(panel) * kPanel,
+           sums, static_cast<size_t>(columns) * sizeof(float));
+  }
+  const uint32_t allowed = allowed_columns(e, m, panel, row);
+  alignas(64) float logits[kPanel];
+  Floats peak = splat(-kInfinity);
+  for (int c = 0; c < kPanel; c++) logits[c] = allowed >> c & 1 ? sums[c] : -kInfinity;
+  for (int c = 0; c < kPanel; c += kLanes) peak = max(load(logits + c), peak);
+  const float most = largest(peak);
+  HeadPanel& out = e.heads[static_cast<size_t>(row) * static_cast<size_t>(m.num_panels()) +
+                           static_cast<size_t>(panel)];
+  out.max = most;
+  out.argmax = panel * kPanel;
+  for (int c = 0; c < kPanel; c++) {
+    if (allowed >> c & 1 && logits[c] == most) {
+      out.argmax += c;
+      break;
+    }
+  }
+  out.sum_exp = 0;
+  if (!e.want_sum_exp || most == -kInfinity) return;
+  Floats total = {};
+  for (int c = 0; c < kPanel; c += kLanes) total += exp(load(logits + c) - most);
+  out.sum_exp = sum(total);
+}
+
+// `sums`: kPanel numbers, scaled; they are changed.
+template <class Wide>
+void finish_row(const Epilogue& e, const Matrix& m, int panel, int row, float* sums) {
+  const size_t first = static_cast<size_t>(panel) * kPanel;
+  if (e.bias) {
+    for (int c = 0; c < kPanel; c += kLanes) {
+      store(sums + c, load(sums + c) + load(e.bias + first + c));
+    }
+  }
+  if (e.kind == Epilogue::Kind::glu) return finish_glu<Wide>(e, panel, row, sums);
+  if (e.kind == Epilogue::Kind::head) return finish_head(e, m, panel, row, sums);
+  float* out = e.out + static_cast<size_t>(row) * e.out_stride + first;
+  if (e.kind == Epilogue::Kind::store) {
+    memcpy(out, sums, kPanel * sizeof(float));
+    return;
+  }
+  for (int c = 0; c < kPanel; c += kLanes) store(out + c, load(out + c) + load(sums + c));
+}
+
+// Level::multiply(matrix, panel bytes, operand, begin, end, next, scratch, sink) calls
+// sink(first_row, num_rows, float* sums) until every row of [begin, end) was handed over once;
+// sums: [num_rows][kPanel], with the column's and the row's scales applied.
+template <class Level>
+void product(const Matrix& m, int panel, const Operand& a, int begin, int end, const Epilogue& e,
+             const uint8_t* next, uint8_t* scratch) {
+  const uint8_t* data = m.panels + static_cast<size_t>(panel) * m.panel_bytes;
+  Level::multiply(m, data, a, begin, end, next, scratch, [&](int first, int count, float* sums) {
+    for (int r = 0; r < count; r++) {
+      finish_row<typename Level::Wide>(e, m, panel, first + r, sums + r * kPanel);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace headrace
