@@ -2,7 +2,7 @@
 // multiply-adds along k, so that it is the same for every tile, block and route.
 #pragma once
 
-#include "panels.h"
+#include "float_panels.h"
 
 namespace headrace {
 namespace {

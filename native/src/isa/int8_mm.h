@@ -1,7 +1,7 @@
 // Products of int8 rows with int8 columns. The sums are exact integers, so their order is free.
 #pragma once
 
-#include "panels.h"
+#include "float_panels.h"
 
 namespace headrace {
 namespace {
