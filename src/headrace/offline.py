@@ -9,11 +9,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 
 from rich import progress as bars
 from rich.console import Console
@@ -22,6 +22,7 @@ from headrace.engine.engine import Engine
 from headrace.engine.stream import fold_chunks
 from headrace.engine.tokenizer import Tokenizer
 from headrace.errors import InvalidRequestError
+from headrace.executors.config import CACHE_FOLDER, ExecutorName, KVCachePrecision, Precision
 from headrace.executors.executor import Progress
 from headrace.executors.select import create_executor
 from headrace.generation import (
@@ -86,9 +87,9 @@ class LLM:
         self,
         source: str,
         *,
-        executor: Literal["auto", "openvino"] = "auto",
-        precision: Literal["auto", "fp32", "bf16", "int8"] = "auto",
-        kv_cache_precision: Literal["auto", "fp32", "fp16", "bf16", "u8"] = "auto",
+        executor: ExecutorName = "auto",
+        precision: Precision = "auto",
+        kv_cache_precision: KVCachePrecision = "auto",
         kv_cache_memory: int | str | None = None,
         num_threads: int | None = None,
         max_model_len: int | None = None,
@@ -113,9 +114,11 @@ class LLM:
             },
         )
         with _loading_bar(source, visible=show_progress) as progress:
-            files = open_model(fetch(source, state_dir or default_state_dir(), progress))
+            folder = state_dir or default_state_dir()
+            files = open_model(fetch(source, folder, progress))
             self._tokenizer = Tokenizer(files)
-            self._executor = create_executor(files, spec.executor, progress)
+            executor_config = replace(spec.executor, cache_dir=folder / CACHE_FOLDER)
+            self._executor = create_executor(files, executor_config, progress)
         self._engine = Engine(self._executor, self._tokenizer, spec.engine)
         self._max_num_seqs = max_num_seqs
         self._numbers = count()

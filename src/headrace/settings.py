@@ -21,7 +21,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDic
 
 from headrace.engine.config import EngineConfig
 from headrace.errors import ConfigurationError
-from headrace.executors.config import ExecutorConfig
+from headrace.executors.config import ExecutorConfig, ExecutorName, KVCachePrecision, Precision
 from headrace.modelfiles.sources import default_name
 from headrace.registry.spec import ModelSpec
 
@@ -138,15 +138,17 @@ class TelemetrySection(_Section):
 class EngineSection(_Section):
     """`[models.engine]`: how one model is computed."""
 
-    executor: Literal["auto", "openvino"] = Field(
-        _EXECUTOR.executor, description="what does the arithmetic: `auto` or `openvino`"
+    executor: ExecutorName = Field(
+        _EXECUTOR.executor, description="what does the arithmetic: `auto`, `native` or `openvino`"
     )
-    precision: Literal["auto", "fp32", "bf16", "int8"] = Field(
-        _EXECUTOR.precision, description="how weights are stored: `auto`, `fp32`, `bf16` or `int8`"
+    precision: Precision = Field(
+        _EXECUTOR.precision,
+        description="how weights are stored: `auto`, `fp32`, `bf16`, `int8` (`w8a16`), `w8a8` or"
+        " `w4a16`",
     )
-    kv_cache_precision: Literal["auto", "fp32", "fp16", "bf16", "u8"] = Field(
+    kv_cache_precision: KVCachePrecision = Field(
         _EXECUTOR.kv_cache_precision,
-        description="how the KV cache is stored: `auto`, `fp32`, `fp16`, `bf16` or `u8`",
+        description="how the KV cache is stored: `auto`, `fp32`, `fp16`, `bf16` or `int8` (`u8`)",
     )
     kv_cache_memory: ByteSize | None = Field(
         None,
@@ -209,7 +211,6 @@ NOT_SUPPORTED_YET = frozenset(
         "models.tags",
         "models.upstreams",
         "models.warmup",
-        "models.engine.executor=native",
         "models.engine.executor=torch",
     }
 )

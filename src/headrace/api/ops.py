@@ -25,6 +25,7 @@ class ModelHealth(msgspec.Struct, frozen=True, kw_only=True):
     phase: str | None
     reason: str | None
     restarts: int
+    executor: str | None  # of a model that answers, such as native-avx2
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,6 +122,7 @@ def _health(status: ModelStatus) -> ModelHealth:
         phase=status.phase,
         reason=status.reason,
         restarts=status.restarts,
+        executor=status.info.executor if status.info else None,
     )
 
 

@@ -58,7 +58,7 @@ def _findings(port: int) -> Iterator[Finding]:
     yield from _machine()
     yield from packages
     if all(package.state != "missing" for package in packages):
-        yield _plan()
+        yield from _plan()
         yield _cache()
     yield _port(port)
 
@@ -77,8 +77,41 @@ def _machine() -> Iterator[Finding]:
     yield Finding("memory", "ok", f"{here.available_memory / _GIB:.1f} GiB available")
 
 
-def _plan() -> Finding:
+def _plan() -> Iterator[Finding]:
     """What "auto" comes to on this machine."""
+    from headrace.errors import ConfigurationError
+    from headrace.executors.config import ExecutorConfig
+    from headrace.executors.select import choose_executor
+
+    try:
+        choice = choose_executor(ExecutorConfig())
+    except ConfigurationError as error:  # HEADRACE_ISA names what cannot run here
+        yield Finding("native kernels", "missing", error.message)
+        return
+    if choice.name == "native":
+        yield from _native_plan()
+    else:
+        yield Finding("native kernels", "note", choice.reason or "not chosen")
+        yield _openvino_plan()
+
+
+def _native_plan() -> Iterator[Finding]:
+    from headrace.executors.config import ExecutorConfig
+    from headrace.executors.native.kernels import instruction_set, levels
+    from headrace.executors.native.precision import choose_precision
+
+    level, best, choice = instruction_set(), levels(), choose_precision(ExecutorConfig())
+    forced = "" if level == best[0] else " (HEADRACE_ISA)"
+    yield Finding("native kernels", "ok", f"{level}{forced}, of {', '.join(best)}")
+    yield Finding(
+        "plan",
+        "ok",
+        f"native-{level}, {machine().num_cores} threads: weights {choice.mode}, KV cache"
+        f" {choice.cache}",
+    )
+
+
+def _openvino_plan() -> Finding:
     from headrace.executors.config import ExecutorConfig
     from headrace.executors.openvino.precision import choose_precision
 

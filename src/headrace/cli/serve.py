@@ -2,12 +2,17 @@
 
 import json
 import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headrace.errors import ConfigurationError
+
+if TYPE_CHECKING:  # help is immediate
+    from headrace.generation import ModelInfo
+    from headrace.registry.status import ModelStatus
 
 _NAMED_SOURCE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 
@@ -41,10 +46,12 @@ def serve(
         float | None, typer.Option(help="Seconds that running requests get to end [30].")
     ] = None,
     log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
-    executor: Annotated[str | None, typer.Option(help="auto or openvino.")] = None,
-    precision: Annotated[str | None, typer.Option(help="auto, fp32, bf16 or int8.")] = None,
+    executor: Annotated[str | None, typer.Option(help="auto, native or openvino.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="auto, fp32, bf16, int8 (w8a16), w8a8 or w4a16.")
+    ] = None,
     kv_cache_precision: Annotated[
-        str | None, typer.Option(help="auto, fp32, fp16, bf16 or u8.")
+        str | None, typer.Option(help="auto, fp32, fp16, bf16 or int8 (u8).")
     ] = None,
     kv_cache_memory: Annotated[
         str | None, typer.Option(help="Memory for the KV cache, such as 512MiB.")
@@ -99,12 +106,17 @@ def _run(config: Path | None, overrides: dict[str, Any]) -> None:
     from headrace.cli.progress import LoadProgress
 
     with LoadProgress(Console(stderr=True)) as progress:
+        infos: dict[str, ModelInfo] = {}
+
+        def show(statuses: Sequence["ModelStatus"]) -> None:
+            progress.update(statuses)
+            infos.update((status.model_id, status.info) for status in statuses if status.info)
 
         def announce(url: str) -> None:
             progress.close()
-            _announce(url, settings.models[0].name)
+            _announce(url, settings.models[0].name, infos.values())
 
-        run_server(settings, on_progress=progress.update, on_ready=announce)
+        run_server(settings, on_progress=show, on_ready=announce)
 
 
 def _warn_of_an_open_host(host: str) -> None:
@@ -117,11 +129,18 @@ def _warn_of_an_open_host(host: str) -> None:
     )
 
 
-def _announce(url: str, model: str) -> None:
-    """Print where the server is and a request to paste."""
+def _announce(url: str, model: str, infos: Iterable["ModelInfo"]) -> None:
+    """Print where the server is, what computes each model, and a request to paste."""
     question = {"model": model, "messages": [{"role": "user", "content": "Why is the sky blue?"}]}
+    computed = "\n".join(
+        f"  {info.model_id}: {info.executor}, weights {info.precision},"
+        f" KV cache {info.kv_cache_precision}"
+        for info in infos
+    )
     typer.echo(f"""
 Headrace answers at {url} (API at {url}/docs). Ctrl-C stops it.
+
+{computed}
 
   curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\
     -d '{json.dumps(question)}'

@@ -192,7 +192,12 @@ class Supervisor:
         assert self._worker is not None
         self._ready_at = time.monotonic()
         self._load_seconds = self._ready_at - self._started_at
-        self._log.info("model.ready", seconds=round(self._load_seconds, 3))
+        self._log.info(
+            "model.ready",
+            seconds=round(self._load_seconds, 3),
+            executor=info.executor,
+            precision=info.precision,
+        )
         if not self._is_stopping:
             self._change(state="ready", phase="", progress=1.0, info=info, loaded_at=time.time())
         self.model.attach(self._worker.channel, info)

@@ -1,12 +1,13 @@
 """From a source to an engine. Imports what takes long to import; the load's thread imports it."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace import __version__
 from headrace.engine.async_engine import AsyncEngine
 from headrace.engine.engine import Engine
 from headrace.engine.tokenizer import Tokenizer
+from headrace.executors.config import CACHE_FOLDER
 from headrace.executors.executor import Executor, Progress
 from headrace.executors.select import create_executor
 from headrace.generation import ModelInfo
@@ -19,7 +20,8 @@ from headrace.worker.spec import WorkerSpec
 def load(spec: WorkerSpec, progress: Progress) -> "EngineParts":
     """Fetch, open and compile a model; blocks for seconds to minutes."""
     files = open_model(fetch(spec.source, spec.state_dir, progress))
-    executor = create_executor(files, spec.executor, progress)
+    config = replace(spec.executor, cache_dir=spec.state_dir / CACHE_FOLDER)
+    executor = create_executor(files, config, progress)
     return EngineParts(spec, executor, Tokenizer(files), _info(spec, files, executor))
 
 

@@ -31,14 +31,33 @@ OPENVINO_KV = {"fp32": "f32", "fp16": "f16", "bf16": "bf16", "u8": "u8"}
 # speed; without them bf16 weights are unpacked to fp32 and int8 ones read a quarter of the memory.
 _AUTO_WEIGHTS: dict[bool, Storage] = {True: "bf16", False: "int8"}
 _AUTO_KV: dict[str, KVPrecision] = {"bf16": "bf16", "f32": "fp16"}
+_WEIGHTS: dict[str, Storage] = {"fp32": "fp32", "bf16": "bf16", "int8": "int8", "w8a16": "int8"}
+_KV: dict[str, KVPrecision] = {
+    "fp32": "fp32",
+    "fp16": "fp16",
+    "bf16": "bf16",
+    "u8": "u8",
+    "int8": "u8",
+}
 
 
 def choose_precision(config: ExecutorConfig, machine: Machine) -> Precision:
     """Fill in what was left to us; ConfigurationError for what this CPU cannot do."""
-    asked = config.precision
-    weights = _AUTO_WEIGHTS[machine.has_bf16] if asked == "auto" else asked
+    weights = _weights(config, machine)
     compute: Compute = "bf16" if machine.has_bf16 and weights != "fp32" else "f32"
     return Precision(weights, compute, _kv_precision(config, machine, weights, compute))
+
+
+def _weights(config: ExecutorConfig, machine: Machine) -> Storage:
+    if config.precision == "auto":
+        return _AUTO_WEIGHTS[machine.has_bf16]
+    if config.precision not in _WEIGHTS:
+        raise ConfigurationError(
+            f"precision {config.precision!r} needs the native executor; OpenVINO has 'fp32',"
+            " 'bf16' and 'int8'",
+            param="precision",
+        )
+    return _WEIGHTS[config.precision]
 
 
 def _kv_precision(
@@ -59,4 +78,4 @@ def _kv_precision(
             " use 'auto', 'bf16' or 'u8'",
             param="kv_cache_precision",
         )
-    return asked
+    return _KV[asked]
