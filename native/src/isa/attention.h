@@ -9,15 +9,16 @@ namespace headrace {
 namespace {
 
 constexpr int kChunkBlocks = kChunk / kBlock;
-constexpr int kState = 16;  // floats after a row's sums in a partial: max, sum of exponentials, free
+constexpr int kState =
+    16;  // floats after a row's sums in a partial: max, sum of exponentials, free
 
 // One item's working memory, cut out of the thread's scratch.
 struct AttentionScratch {
-  float* scores;   // [kQueryRows][kChunk]
+  float* scores;           // [kQueryRows][kChunk]
   uint8_t* probabilities;  // wide [kQueryRows][kChunk]
-  float* chunk;    // [kQueryRows][width + kState]
-  float* total;    // [kQueryRows][width + kState]
-  uint8_t* rest;   // the level's own
+  float* chunk;            // [kQueryRows][width + kState]
+  float* total;            // [kQueryRows][width + kState]
+  uint8_t* rest;           // the level's own
 };
 
 inline size_t attention_bytes(int width) {
@@ -39,10 +40,10 @@ inline AttentionScratch cut_scratch(uint8_t* scratch, int width) {
 
 // The blocks of a chunk that hold keys which some row of the item sees.
 struct Chunk {
-  int first_key;    // absolute position of key 0 of the chunk
-  int first_block;  // within the chunk
-  int num_blocks;   // from first_block on
-  int num_keys;     // of the chunk up to the last row's own
+  int first_key;                        // absolute position of key 0 of the chunk
+  int first_block;                      // within the chunk
+  int num_blocks;                       // from first_block on
+  int num_keys;                         // of the chunk up to the last row's own
   const uint8_t* blocks[kChunkBlocks];  // of this kv head, from first_block on
 };
 
@@ -153,8 +154,8 @@ void write_attention(const Attention& a, int token, int head, const float* total
   uint8_t* row = a.out.data + static_cast<size_t>(token) * a.out.row_bytes;
   for (int i = 0; i < a.head_dim; i += kLanes) {
     const Floats v = load(total + i) * inverse;
-    const size_t place = static_cast<size_t>(head) * static_cast<size_t>(a.head_dim) +
-                         static_cast<size_t>(i);
+    const size_t place =
+        static_cast<size_t>(head) * static_cast<size_t>(a.head_dim) + static_cast<size_t>(i);
     if (a.out.wide) {
       store_first(reinterpret_cast<Wide*>(row) + place, v, a.head_dim - i);
     } else {
@@ -178,10 +179,10 @@ void attend_chunk(const Attention& a, const AttentionItem& item, const Chunk& ch
   const uint8_t* queries[kQueryRows];
   for (int r = 0; r < item.num_rows; r++) {
     const int index = item.first_row + r;
-    const int place = (item.first_token + index / group) * a.num_heads + item.kv_head * group +
-                      index % group;
-    queries[r] = a.queries + static_cast<size_t>(place) * static_cast<size_t>(a.width) *
-                                 sizeof(Wide);
+    const int place =
+        (item.first_token + index / group) * a.num_heads + item.kv_head * group + index % group;
+    queries[r] =
+        a.queries + static_cast<size_t>(place) * static_cast<size_t>(a.width) * sizeof(Wide);
   }
   Level::scores(a.cache, chunk, a.width, queries, item.num_rows, s.scores, s.rest, ahead);
   const float* scales[kChunkBlocks];

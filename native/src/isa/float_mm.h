@@ -49,8 +49,8 @@ struct Q8Source {
 HEADRACE_INLINE Floats load_nibbles(const uint8_t* p, bool high) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
   const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
-  return (Floats)_mm256_cvtepi32_ps(
-      high ? _mm256_srli_epi32(bytes, 4) : _mm256_and_si256(bytes, _mm256_set1_epi32(15)));
+  return (Floats)_mm256_cvtepi32_ps(high ? _mm256_srli_epi32(bytes, 4)
+                                         : _mm256_and_si256(bytes, _mm256_set1_epi32(15)));
 #else
   Ints nibbles;
   for (int i = 0; i < kLanes; i++) nibbles[i] = high ? p[i] >> 4 : p[i] & 15;
@@ -99,8 +99,8 @@ HEADRACE_INLINE void tile_columns(const Source& source, const Tile& t, int c, in
   Floats acc[R][V];
   for (int r = 0; r < R; r++) {
     for (int v = 0; v < V; v++) {
-      acc[r][v] = fresh ? Floats{}
-                        : load(t.sums + static_cast<size_t>(r) * t.sums_stride + c + v * kLanes);
+      acc[r][v] =
+          fresh ? Floats{} : load(t.sums + static_cast<size_t>(r) * t.sums_stride + c + v * kLanes);
     }
   }
   for (int g = k0 / kGroup; g * kGroup < k1; g++) {

@@ -4,8 +4,8 @@
 //   i8a8   float scales [32], int8 [k / 4][32][4]
 //   q8     scales [k / 32][32], int8 [k][32]
 //   q4     scales and minimums [k / 32][32] each, uint8 [k][16]: columns c and 16 + c in a byte
-// A block of the cache holds keys as [width][32 tokens] and values as [32 tokens][width], in bf16 or
-// int8; after them, for int8, the 32 scales of the keys and those of the values.
+// A block of the cache holds keys as [width][32 tokens] and values as [32 tokens][width], in bf16
+// or int8; after them, for int8, the 32 scales of the keys and those of the values.
 #pragma once
 
 #include "../kernels.h"
@@ -91,8 +91,8 @@ inline void pack(WeightKind kind, const Columns& in, uint8_t* panel) {
   if (kind == WeightKind::bf16) {
     for (int c = 0; c < kPanel; c++) {
       for (int k = 0; k < in.k; k++) {
-        const size_t from = static_cast<size_t>(c) * static_cast<size_t>(in.k) +
-                            static_cast<size_t>(k);
+        const size_t from =
+            static_cast<size_t>(c) * static_cast<size_t>(in.k) + static_cast<size_t>(k);
         store_as(panel + quant_place(kind, k, c) * sizeof(Bf16), to_bf16(in.values[from]));
       }
     }
@@ -114,8 +114,8 @@ inline void read_column(const Matrix& m, int column, float* out) {
   for (int k = 0; k < m.k; k++) {
     const size_t place = quant_place(m.kind, k, c);
     const uint8_t* quant = panel + shape.quants + place;
-    const size_t group = (static_cast<size_t>(k / kGroup) * kPanel + static_cast<size_t>(c)) *
-                         sizeof(Scale);
+    const size_t group =
+        (static_cast<size_t>(k / kGroup) * kPanel + static_cast<size_t>(c)) * sizeof(Scale);
     const float q = static_cast<float>(static_cast<int8_t>(*quant));
     switch (m.kind) {
       case WeightKind::bf16:
@@ -130,9 +130,9 @@ inline void read_column(const Matrix& m, int column, float* out) {
         break;
       case WeightKind::q4: {
         const int nibble = c < kPanel / 2 ? *quant & 15 : *quant >> 4;
-        const Floats value = fma(splat(from_scale(load_as<Scale>(panel + group))),
-                                 splat(static_cast<float>(nibble)),
-                                 splat(from_scale(load_as<Scale>(panel + shape.minimums + group))));
+        const Floats value =
+            fma(splat(from_scale(load_as<Scale>(panel + group))), splat(static_cast<float>(nibble)),
+                splat(from_scale(load_as<Scale>(panel + shape.minimums + group))));
         out[k] = value[0];
         break;
       }

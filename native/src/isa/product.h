@@ -37,13 +37,12 @@ void finish_glu(const Epilogue& e, int panel, int row, const float* sums) {
 inline uint32_t allowed_columns(const Epilogue& e, const Matrix& m, int panel, int row) {
   const int left = m.n - panel * kPanel;
   const uint32_t real = left >= kPanel ? ~0u : (1u << left) - 1;
-  const size_t place = static_cast<size_t>(row) * static_cast<size_t>(m.num_panels()) +
-                       static_cast<size_t>(panel);
+  const size_t place =
+      static_cast<size_t>(row) * static_cast<size_t>(m.num_panels()) + static_cast<size_t>(panel);
   return e.masks ? e.masks[place] & real : real;
 }
 
-inline void finish_head(const Epilogue& e, const Matrix& m, int panel, int row,
-                        const float* sums) {
+inline void finish_head(const Epilogue& e, const Matrix& m, int panel, int row, const float* sums) {
   const int left = m.n - panel * kPanel;
   const int columns = left < kPanel ? left : kPanel;
   if (e.out) {

@@ -1,5 +1,5 @@
-// Vectors as wide as the level's registers, on the compiler's own vector types. Only these functions
-// know intrinsics; where there is no fused multiply-add the level rounds twice, always.
+// Vectors as wide as the level's registers, on the compiler's own vector types. Only these
+// functions know intrinsics; where there is no fused multiply-add the level rounds twice, always.
 #pragma once
 
 #include <cstddef>
