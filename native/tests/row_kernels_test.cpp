@@ -1,0 +1,180 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "kernels_fixture.h"
+
+using namespace headrace;
+using namespace headrace::testing;
+
+namespace {
+
+constexpr int kLengths[] = {1, 7, 64, 100, 576, 577, 1536};
+
+template <class F>
+void for_each_kernels(F&& f) {
+  for (const Kernels* kernels : available_kernels()) {
+    CAPTURE(kernels->isa);
+    kernels->begin();
+    f(*kernels);
+    kernels->end();
+  }
+}
+
+double rms(const float* x, int k, double eps) {
+  double total = 0;
+  for (int i = 0; i < k; i++) total += static_cast<double>(x[i]) * x[i];
+  return std::sqrt(total / k + eps);
+}
+
+double wide_limit(const Kernels& kernels) { return kernels.wide_bytes == 2 ? 1.0 / 256 : 2e-6; }
+
+// The answer of rotate_query, in double precision.
+std::vector<double> rotated(const float* x, const HeadTransform& t) {
+  std::vector<double> in(x, x + t.dim), out(static_cast<size_t>(t.dim));
+  if (t.norm) {
+    const double r = rms(x, t.dim, t.eps);
+    for (int i = 0; i < t.dim; i++) in[static_cast<size_t>(i)] *= t.norm[i] / r;
+  }
+  const size_t half = static_cast<size_t>(t.dim / 2);
+  for (size_t i = 0; i < half; i++) {
+    out[i] = in[i] * t.cos[i] - in[i + half] * t.sin[i];
+    out[i + half] = in[i + half] * t.cos[i] + in[i] * t.sin[i];
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a norm divides by the root mean square and pads with zeros") {
+  for_each_kernels([](const Kernels& kernels) {
+    for (const int k : kLengths) {
+      CAPTURE(k);
+      Random random(static_cast<uint64_t>(k));
+      const auto size = static_cast<size_t>(k);
+      const std::vector<float> x = random.reals(size), weight = random.reals(size);
+      const size_t padded = up(size, kPad);
+      const Buffer out(padded * kernels.wide_bytes + 64);
+      std::memset(out.data(), 0x55, out.size());
+      float unused = 0;
+      kernels.norm(x.data(), weight.data(), k, 1e-5f, out.data(), &unused, false);
+      const double r = rms(x.data(), k, 1e-5);
+      for (size_t i = 0; i < padded; i++) {
+        const double want = i < size ? static_cast<double>(x[i]) * weight[i] / r : 0;
+        REQUIRE(std::fabs(read_wide(kernels, out.data(), i) - want) <=
+                wide_limit(kernels) * std::fabs(want));
+      }
+      for (size_t i = padded * kernels.wide_bytes; i < out.size(); i++) {
+        REQUIRE(out.data()[i] == 0x55);
+      }
+    }
+  });
+}
+
+TEST_CASE("quantised rows use the whole range and pad with zeros") {
+  for_each_kernels([](const Kernels& kernels) {
+    for (const int k : kLengths) {
+      for (const bool normed : {false, true}) {
+        CAPTURE(k);
+        Random random(static_cast<uint64_t>(k));
+        const auto size = static_cast<size_t>(k);
+        const std::vector<float> x = random.reals(size), weight = random.reals(size);
+        const size_t padded = up(size, kPad);
+        const Buffer out(padded + 64);
+        std::memset(out.data(), 0x55, out.size());
+        auto* quants = out.as<int8_t>();
+        float scale = -1;
+        if (normed) {
+          kernels.norm(x.data(), weight.data(), k, 1e-5f, quants, &scale, true);
+        } else {
+          kernels.quantise(x.data(), k, quants, &scale);
+        }
+        const double r = normed ? rms(x.data(), k, 1e-5) : 1;
+        int most = 0;
+        for (size_t i = 0; i < padded; i++) {
+          const double want = i < size ? x[i] * (normed ? weight[i] : 1.0) / r : 0;
+          REQUIRE(std::fabs(scale * quants[i] - want) <= 0.5001 * scale);
+          most = std::max(most, std::abs(static_cast<int>(quants[i])));
+        }
+        CHECK(most == 127);
+        for (size_t i = padded; i < out.size(); i++) REQUIRE(out.data()[i] == 0x55);
+      }
+    }
+  });
+}
+
+TEST_CASE("a row of zeros quantises to zeros") {
+  for_each_kernels([](const Kernels& kernels) {
+    const std::vector<float> x(64, 0.f);
+    const Buffer out(64);
+    float scale = -1;
+    kernels.quantise(x.data(), 64, out.as<int8_t>(), &scale);
+    CHECK(scale == 0.f);
+    for (size_t i = 0; i < 64; i++) CHECK(out.data()[i] == 0);
+  });
+}
+
+TEST_CASE("the norm of a branch is added to the residual and nothing else changes") {
+  for_each_kernels([](const Kernels& kernels) {
+    for (const int k : kLengths) {
+      Random random(static_cast<uint64_t>(k));
+      const auto size = static_cast<size_t>(k);
+      const std::vector<float> y = random.reals(size), weight = random.reals(size);
+      std::vector<float> x = random.reals(size + 16);
+      const std::vector<float> before = x;
+      kernels.add_norm(x.data(), y.data(), weight.data(), k, 1e-6f);
+      const double r = rms(y.data(), k, 1e-6);
+      for (size_t i = 0; i < size; i++) {
+        const double want = before[i] + static_cast<double>(y[i]) * weight[i] / r;
+        REQUIRE(std::fabs(x[i] - want) <= 2e-6 * (std::fabs(want) + 1));
+      }
+      for (size_t i = size; i < x.size(); i++) REQUIRE(x[i] == before[i]);
+    }
+  });
+}
+
+TEST_CASE("a query is normed, rotated by halves and padded") {
+  for_each_kernels([](const Kernels& kernels) {
+    for (const int dim : {2, 64, 80, 96, 128, 256, 1024}) {
+      for (const bool normed : {false, true}) {
+        CAPTURE(dim);
+        Random random(static_cast<uint64_t>(dim));
+        const auto size = static_cast<size_t>(dim);
+        const std::vector<float> q = random.reals(size), norm = random.reals(size);
+        const std::vector<float> angles = random.reals(size / 2);
+        std::vector<float> cos, sin;
+        for (const float a : angles) cos.push_back(std::cos(a)), sin.push_back(std::sin(a));
+        const HeadTransform t{dim, normed ? norm.data() : nullptr, 1e-6f, cos.data(), sin.data()};
+        const size_t width = up(size, kPad);
+        const Buffer out(width * kernels.wide_bytes + 64);
+        std::memset(out.data(), 0x55, out.size());
+        kernels.rotate_query(q.data(), t, out.data());
+        const std::vector<double> want = rotated(q.data(), t);
+        for (size_t i = 0; i < width; i++) {
+          const double w = i < size ? want[i] : 0;
+          REQUIRE(std::fabs(read_wide(kernels, out.data(), i) - w) <=
+                  wide_limit(kernels) * (std::fabs(w) + 1));
+        }
+        for (size_t i = width * kernels.wide_bytes; i < out.size(); i++) {
+          REQUIRE(out.data()[i] == 0x55);
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("rows of NaN pass through the row kernels") {
+  for_each_kernels([](const Kernels& kernels) {
+    const std::vector<float> x(100, std::nanf(""));
+    std::vector<float> y(100, 1.f);
+    const Buffer out(128 * 4);
+    float scale = 0;
+    kernels.quantise(x.data(), 100, out.as<int8_t>(), &scale);
+    for (size_t i = 0; i < 100; i++) CHECK(out.as<int8_t>()[i] >= -127);
+    kernels.norm(x.data(), y.data(), 100, 1e-5f, out.data(), &scale, true);
+    kernels.norm(x.data(), y.data(), 100, 1e-5f, out.data(), &scale, false);
+    CHECK(std::isnan(read_wide(kernels, out.data(), 5)));
+    kernels.add_norm(y.data(), x.data(), y.data(), 100, 1e-5f);
+    CHECK(std::isnan(y[0]));
+  });
+}
