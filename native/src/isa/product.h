@@ -91,18 +91,42 @@ void finish_row(const Epilogue& e, const Matrix& m, int panel, int row, float* s
   for (int c = 0; c < kPanel; c += kLanes) store(out + c, load(out + c) + load(sums + c));
 }
 
+// Finishes the rows of one panel. Fetching the lines that a row will write while its sums are still
+// being made keeps the stores from waiting for memory when there are many rows.
+template <class Wide>
+struct Finish {
+  const Epilogue& e;
+  const Matrix& m;
+  int panel;
+
+  void operator()(int first, int count, float* sums) const {
+    for (int r = 0; r < count; r++) finish_row<Wide>(e, m, panel, first + r, sums + r * kPanel);
+  }
+
+  HEADRACE_INLINE void fetch(int row) const {
+    if (e.kind == Epilogue::Kind::head) return;
+    if (e.kind == Epilogue::Kind::glu) {
+      const int column_bytes = e.rows.wide ? static_cast<int>(sizeof(Wide)) : 4;
+      __builtin_prefetch(e.rows.data + static_cast<size_t>(row) * e.rows.row_bytes +
+                             panel * (kPanel / 2 * column_bytes),
+                         1, 2);
+      return;
+    }
+    const float* out = e.out + static_cast<size_t>(row) * e.out_stride + panel * kPanel;
+    __builtin_prefetch(out, 1, 2);
+    __builtin_prefetch(out + kPanel / 2, 1, 2);
+  }
+};
+
 // Level::multiply(matrix, panel bytes, operand, begin, end, next, scratch, sink) calls
 // sink(first_row, num_rows, float* sums) until every row of [begin, end) was handed over once;
-// sums: [num_rows][kPanel], with the column's and the row's scales applied.
+// sums: [num_rows][kPanel], with the column's and the row's scales applied. It may call
+// sink.fetch(row) some time before.
 template <class Level>
 void product(const Matrix& m, int panel, const Operand& a, int begin, int end, const Epilogue& e,
              const uint8_t* next, uint8_t* scratch) {
   const uint8_t* data = m.panels + static_cast<size_t>(panel) * m.panel_bytes;
-  Level::multiply(m, data, a, begin, end, next, scratch, [&](int first, int count, float* sums) {
-    for (int r = 0; r < count; r++) {
-      finish_row<typename Level::Wide>(e, m, panel, first + r, sums + r * kPanel);
-    }
-  });
+  Level::multiply(m, data, a, begin, end, next, scratch, Finish<typename Level::Wide>{e, m, panel});
 }
 
 }  // namespace
