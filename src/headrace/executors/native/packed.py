@@ -10,7 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO, Generic, TypeVar
 
@@ -54,19 +54,28 @@ def packed_file(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _alone(folder / f"{name}{_LOCK}"):
-            held = _hold(path)
-            if held is not None:
-                content = open_file(path)
-                if content is not None:
-                    os.utime(path)  # the time of the last use orders the sweep
-                    return PackedFile(content, held)
-                held.close()
+            if (opened := _opened(path, open_file)) is not None:
+                return opened
             _make_room(folder, path, size, max_bytes)
             content = make(path)
             return PackedFile(content, _hold(path))
     except OSError as error:
         log.warning("weights.not_kept", folder=str(folder), reason=error.strerror or str(error))
     return PackedFile(make(None), None)
+
+
+def _opened(path: Path, open_file: Callable[[Path], Content | None]) -> PackedFile[Content] | None:
+    held = _hold(path)
+    if held is None:
+        return None
+    with ExitStack() as stack:
+        stack.enter_context(held)
+        content = open_file(path)
+        if content is None:
+            return None
+        os.utime(path)  # the time of the last use orders the sweep
+        stack.pop_all()
+    return PackedFile(content, held)
 
 
 @contextmanager

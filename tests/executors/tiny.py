@@ -10,7 +10,7 @@ from tokenizers.models import WordLevel
 from headrace.modelfiles.config import ModelConfig, Rope
 from headrace.modelfiles.layout import expected_shapes
 from headrace.modelfiles.model import ModelFiles
-from headrace.modelfiles.weights import StoredTensor
+from headrace.modelfiles.weights import StoredTensor, Weights
 
 NUM_LAYERS = 2
 ROPE = Rope(tuple(10000.0 ** -(np.arange(0, 32, 2) / 32)))
@@ -60,11 +60,11 @@ class RandomWeights:
         return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
-def tiny_model() -> ModelFiles:
+def tiny_model(config: ModelConfig = CONFIG, weights: Weights | None = None) -> ModelFiles:
     return ModelFiles(
         path=Path("tiny"),
-        config=CONFIG,
-        weights=RandomWeights(CONFIG),
+        config=config,
+        weights=weights or RandomWeights(config),
         tokenizer=Tokenizer(WordLevel({}, unk_token="?")),
         bos_token=None,
         eos_token=None,
