@@ -1,181 +1,125 @@
-// Panels of the levels whose wide operands are floats: along k, 32 columns beside one another.
-//   bf16   bf16 [k][32]
-//   i8     float scales [32], int8 [k][32]
-//   i8a8   float scales [32], int8 [k / 4][32][4]
-//   q8     scales [k / 32][32], int8 [k][32]
-//   q4     scales and minimums [k / 32][32] each, uint8 [k][16]: columns c and 16 + c in a byte
-// A block of the cache holds keys as [width][32 tokens] and values as [32 tokens][width], in bf16 or
-// int8; after them, for int8, the 32 scales of the keys and those of the values.
+// Panels of the levels that multiply bf16 and int8 directly: 32 columns by 64 bytes of k, in two
+// tiles of 16 columns. A tile is 16 rows of 64 bytes; a row holds 2 (bf16) or 4 (int8) numbers that
+// follow each other along k for each of its columns. That is the order of an AMX tile and of the
+// operands of vdpbf16ps and vpdpbusd. A panel begins with its columns' scales.
+//
+// Weights with a wide operand are stored as codes in groups of 32 along k, and expanded to the
+// tiles of one bf16 step just before they are multiplied. A row of 64 codes expands to two tile
+// rows.
 #pragma once
 
 #include "../kernels.h"
-#include "scale.h"
 #include "vec.h"
 
 namespace headrace {
 namespace {
 
-constexpr size_t kColumnScales = kPanel * sizeof(float);
+constexpr size_t kStep = 2048;   // bytes of 32 columns by 64 bytes of k
+constexpr size_t kTile = 1024;   // half of it
+constexpr size_t kCodeRow = 64;  // 16 columns by 4 codes
+constexpr size_t kScales = kPanel * sizeof(float);
+constexpr size_t kHalves =
+    kPanel * sizeof(uint16_t);  // scales or minimums of a group, in half precision
 
-// Where the parts of a panel begin.
-struct PanelShape {
-  int k, groups;  // padded
-  size_t minimums, quants, bytes;
+constexpr size_t as_size(int value) { return static_cast<size_t>(value); }
+
+constexpr bool is_expanded(WeightKind kind) {
+  return kind != WeightKind::bf16 && kind != WeightKind::i8a8;
+}
+
+// Bytes of one group (32 columns by 32 of k) before its codes, and with them.
+constexpr size_t group_head(WeightKind kind) {
+  return kind == WeightKind::q4 ? 2 * kHalves : kind == WeightKind::q8 ? kHalves : 0;
+}
+constexpr size_t group_bytes(WeightKind kind) {
+  return group_head(kind) + (kind == WeightKind::q4 ? 512 : 1024);
+}
+
+inline size_t panel_size(WeightKind kind, int k) {
+  const size_t padded = as_size(round_up(k, kPad));
+  if (kind == WeightKind::bf16) return kScales + padded * kPanel * 2;
+  if (kind == WeightKind::i8a8) return kScales + padded * kPanel;
+  return kScales + padded / kGroup * group_bytes(kind);
+}
+
+// Where number k of a column lies, counted from the first step.
+constexpr size_t wide_place(int column, int k) {
+  return as_size(k / 32) * kStep + as_size(column / 16) * kTile + as_size(k % 32 / 2 * 64) +
+         as_size(column % 16 * 4 + k % 2 * 2);
+}
+constexpr size_t byte_place(int column, int k) {
+  return as_size(k / 64) * kStep + as_size(column / 16) * kTile + as_size(k % 64 / 4 * 64) +
+         as_size(column % 16 * 4 + k % 4);
+}
+// The code of number k of a group's column; `within` gives the level's order inside a row.
+template <class Order>
+constexpr size_t code_place(int column, int k, Order within) {
+  return as_size(column / 16) * 8 * kCodeRow + as_size(k / 4) * kCodeRow +
+         as_size(within(column % 16, k % 4));
+}
+// The same of a 4-bit code, two rows in one: the byte; the high half where k / 4 is odd.
+template <class Order>
+constexpr size_t nibble_place(int column, int k, Order within) {
+  return as_size(column / 16) * 4 * kCodeRow + as_size(k / 8) * kCodeRow +
+         as_size(within(column % 16, k % 4));
+}
+
+// The power of two that brings a column's greatest weight to 2^15 or a little less, where half
+// precision has room for groups that are 2^22 times smaller; 0 for a column of zeros.
+inline float column_unit(const Columns& w, int column, bool four_bits) {
+  const size_t groups = as_size((w.k + kGroup - 1) / kGroup);
+  float most = 0;
+  for (size_t g = as_size(column) * groups; g < (as_size(column) + 1) * groups; g++) {
+    const float reach = __builtin_fabsf(w.scales[g]) * (four_bits ? 15.f : 128.f) +
+                        (four_bits ? __builtin_fabsf(w.minimums[g]) : 0.f);
+    if (reach > most) most = reach;
+  }
+  if (most == 0) return 0.f;
+  if (!(most < kInfinity)) return 1.f;
+  int exponent;
+  __builtin_frexpf(most, &exponent);
+  return __builtin_ldexpf(1.f, exponent - 15 > -126 ? exponent - 15 : -126);
+}
+
+inline uint16_t to_half(float x) { return static_cast<uint16_t>(_cvtss_sh(x, 0)); }
+
+inline void put_half(uint8_t* group, size_t first, int column, float x) {
+  const uint16_t half = to_half(x);
+  memcpy(group + first + as_size(column) * sizeof half, &half, sizeof half);
+}
+
+// Lines of the panel that this thread takes next, a few at a time: a burst of prefetches fills the
+// line buffers and stalls as long as reading would.
+class NextPanel {
+ public:
+  NextPanel(const uint8_t* panel, size_t bytes) : at_(panel), end_(panel ? panel + bytes : panel) {}
+  HEADRACE_INLINE void lines(int count) {
+    if (at_ >= end_) return;
+    for (int i = 0; i < count; i++) prefetch(at_ + i * 64);
+    at_ += count * 64;
+  }
+
+ private:
+  const uint8_t* at_;
+  const uint8_t* end_;
 };
 
-constexpr PanelShape panel_shape(WeightKind kind, int real_k) {
-  PanelShape s{};
-  s.k = round_up(real_k, kPad);
-  s.groups = s.k / kGroup;
-  const size_t numbers = static_cast<size_t>(s.k) * kPanel;
-  const size_t scales = static_cast<size_t>(s.groups) * kPanel * sizeof(Scale);
-  switch (kind) {
-    case WeightKind::bf16:
-      s.bytes = numbers * sizeof(Bf16);
-      break;
-    case WeightKind::i8:
-    case WeightKind::i8a8:
-      s.quants = kColumnScales;
-      s.bytes = s.quants + numbers;
-      break;
-    case WeightKind::q8:
-      s.quants = scales;
-      s.bytes = s.quants + numbers;
-      break;
-    case WeightKind::q4:
-      s.minimums = scales;
-      s.quants = 2 * scales;
-      s.bytes = s.quants + numbers / 2;
-      break;
+// Where the steps of a panel lie.
+struct Linear {
+  const uint8_t* first;
+  HEADRACE_INLINE const uint8_t* operator()(int k) const { return first + as_size(k) * kStep; }
+};
+struct Ring {
+  const uint8_t* first;
+  int mask;
+  HEADRACE_INLINE const uint8_t* operator()(int k) const {
+    return first + as_size(k & mask) * kStep;
   }
-  return s;
-}
+};
 
-inline size_t panel_bytes(WeightKind kind, int k) { return panel_shape(kind, k).bytes; }
-
-// Place of number k of column c among the quants.
-inline size_t quant_place(WeightKind kind, int k, int c) {
-  const size_t row = static_cast<size_t>(k), column = static_cast<size_t>(c);
-  if (kind == WeightKind::i8a8) return row / 4 * kPanel * 4 + column * 4 + row % 4;
-  if (kind == WeightKind::q4) return row * (kPanel / 2) + column % (kPanel / 2);
-  return row * kPanel + column;
-}
-
-inline void pack_quants(WeightKind kind, const Columns& in, uint8_t* quants) {
-  for (int c = 0; c < kPanel; c++) {
-    const int8_t* column = in.quants + static_cast<size_t>(c) * static_cast<size_t>(in.k);
-    for (int k = 0; k < in.k; k++) {
-      uint8_t& out = quants[quant_place(kind, k, c)];
-      if (kind == WeightKind::q4) {
-        out = static_cast<uint8_t>(out | (column[k] & 15) << (c < kPanel / 2 ? 0 : 4));
-      } else {
-        out = static_cast<uint8_t>(column[k]);
-      }
-    }
-  }
-}
-
-inline void pack_scales(const float* scales, int k, uint8_t* panel) {
-  const int groups = (k + kGroup - 1) / kGroup;
-  for (int c = 0; c < kPanel; c++) {
-    for (int g = 0; g < groups; g++) {
-      const size_t place = (static_cast<size_t>(g) * kPanel + static_cast<size_t>(c));
-      store_as(panel + place * sizeof(Scale), to_scale(scales[c * groups + g]));
-    }
-  }
-}
-
-inline void pack(WeightKind kind, const Columns& in, uint8_t* panel) {
-  const PanelShape shape = panel_shape(kind, in.k);
-  memset(panel, 0, shape.bytes);
-  if (kind == WeightKind::bf16) {
-    for (int c = 0; c < kPanel; c++) {
-      for (int k = 0; k < in.k; k++) {
-        const size_t from = static_cast<size_t>(c) * static_cast<size_t>(in.k) +
-                            static_cast<size_t>(k);
-        store_as(panel + quant_place(kind, k, c) * sizeof(Bf16), to_bf16(in.values[from]));
-      }
-    }
-    return;
-  }
-  if (kind == WeightKind::i8 || kind == WeightKind::i8a8) {
-    memcpy(panel, in.scales, kColumnScales);
-  } else {
-    pack_scales(in.scales, in.k, panel);
-    if (kind == WeightKind::q4) pack_scales(in.minimums, in.k, panel + shape.minimums);
-  }
-  pack_quants(kind, in, panel + shape.quants);
-}
-
-inline void read_column(const Matrix& m, int column, float* out) {
-  const PanelShape shape = panel_shape(m.kind, m.k);
-  const uint8_t* panel = m.panels + static_cast<size_t>(column / kPanel) * m.panel_bytes;
-  const int c = column % kPanel;
-  for (int k = 0; k < m.k; k++) {
-    const size_t place = quant_place(m.kind, k, c);
-    const uint8_t* quant = panel + shape.quants + place;
-    const size_t group = (static_cast<size_t>(k / kGroup) * kPanel + static_cast<size_t>(c)) *
-                         sizeof(Scale);
-    const float q = static_cast<float>(static_cast<int8_t>(*quant));
-    switch (m.kind) {
-      case WeightKind::bf16:
-        out[k] = to_float(load_as<Bf16>(panel + place * sizeof(Bf16)));
-        break;
-      case WeightKind::i8:
-      case WeightKind::i8a8:
-        out[k] = load_as<float>(panel + static_cast<size_t>(c) * sizeof(float)) * q;
-        break;
-      case WeightKind::q8:
-        out[k] = from_scale(load_as<Scale>(panel + group)) * q;
-        break;
-      case WeightKind::q4: {
-        const int nibble = c < kPanel / 2 ? *quant & 15 : *quant >> 4;
-        const Floats value = fma(splat(from_scale(load_as<Scale>(panel + group))),
-                                 splat(static_cast<float>(nibble)),
-                                 splat(from_scale(load_as<Scale>(panel + shape.minimums + group))));
-        out[k] = value[0];
-        break;
-      }
-    }
-  }
-}
-
-inline size_t head_bytes(CacheKind cache, int width) {
-  const size_t numbers = 2 * kBlock * static_cast<size_t>(width);
-  if (cache == CacheKind::bf16) return numbers * sizeof(Bf16);
-  return numbers + 2 * kBlock * sizeof(float);
-}
-
-inline const float* key_scales(const uint8_t* head, int width) {
-  return reinterpret_cast<const float*>(head + 2 * kBlock * static_cast<size_t>(width));
-}
-inline const float* value_scales(const uint8_t* head, int width) {
-  return key_scales(head, width) + kBlock;
-}
-
-inline void put_key(const float* row, int width, CacheKind cache, int slot, uint8_t* head) {
-  const size_t token = static_cast<size_t>(slot), end = static_cast<size_t>(width);
-  if (cache == CacheKind::bf16) {
-    Bf16* keys = reinterpret_cast<Bf16*>(head);
-    for (size_t i = 0; i < end; i++) keys[i * kBlock + token] = to_bf16(row[i]);
-    return;
-  }
-  int8_t quants[kMaxHead];
-  float* scales = reinterpret_cast<float*>(head + 2 * kBlock * end);
-  quantise(row, width, quants, scales + token);
-  for (size_t i = 0; i < end; i++) head[i * kBlock + token] = static_cast<uint8_t>(quants[i]);
-}
-
-inline void put_value(const float* row, int width, CacheKind cache, int slot, uint8_t* head) {
-  const size_t token = static_cast<size_t>(slot), end = static_cast<size_t>(width);
-  if (cache == CacheKind::bf16) {
-    Bf16* values = reinterpret_cast<Bf16*>(head) + (kBlock + token) * end;
-    for (int i = 0; i < width; i += kLanes) store(values + i, load(row + i));
-    return;
-  }
-  float* scales = reinterpret_cast<float*>(head + 2 * kBlock * end) + kBlock;
-  quantise(row, width, reinterpret_cast<int8_t*>(head + (kBlock + token) * end), scales + token);
-}
+struct NoHook {
+  HEADRACE_INLINE void operator()(int, int) const {}
+};
 
 }  // namespace
 }  // namespace headrace
