@@ -37,6 +37,7 @@ async def test_health_tells_each_version(http: httpx.AsyncClient) -> None:
     assert answer["status"] == "ok"
     assert answer["models"][0]["model_id"] == "chat@1"
     assert answer["models"][0]["state"] == "active"
+    assert answer["models"][0]["executor"] == "scripted"
 
 
 async def test_every_declared_metric_is_observed(http: httpx.AsyncClient) -> None:
