@@ -84,8 +84,8 @@ struct FloatLevel {
   static constexpr auto put_value = headrace::put_value;
   static constexpr auto value_scales = headrace::value_scales;
 
-  static size_t scratch_bytes(int max_k, int width) {
-    const size_t product = (kRowBlock + kDepth) * kPanel * sizeof(float) + int8_bytes(max_k);
+  static size_t scratch_bytes(int /*max_k*/, int width) {
+    const size_t product = (kRowBlock + kDepth) * kPanel * sizeof(float);
     const size_t heads = 2 * kBlock * static_cast<size_t>(width) * sizeof(float);
     return product > heads ? product : heads;
   }
@@ -98,7 +98,7 @@ struct FloatLevel {
     for (int first = begin; first < end; first += kRowBlock) {
       const int rows = end - first < kRowBlock ? end - first : kRowBlock;
       if (m.kind == WeightKind::i8a8) {
-        multiply_int8(m, panel, a, first, rows, sums, reinterpret_cast<uint8_t*>(expanded));
+        multiply_int8(m, panel, a, first, rows, sums);
       } else {
         const uint8_t* data = a.data + static_cast<size_t>(first) * a.row_bytes;
         const Tile t{reinterpret_cast<const float*>(data), a.row_bytes / sizeof(float), sums,

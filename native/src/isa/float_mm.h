@@ -7,7 +7,8 @@
 namespace headrace {
 namespace {
 
-// Sources give columns [c, c + kLanes * V) of row k as floats; what a group shares is loaded once.
+// A source's group gives rows [k, end) of columns [c, c + kLanes * V), at most kGroup of them, as
+// floats: each(k, end, use) calls use(k, vectors) in rising order.
 template <class Number>
 struct PlainSource {  // float, bf16 or int8 [k][stride]
   const Number* data;
@@ -16,8 +17,14 @@ struct PlainSource {  // float, bf16 or int8 [k][stride]
   struct Group {
     const Number* data;
     size_t stride;
-    HEADRACE_INLINE Floats at(int k, int v) const {
-      return load(data + static_cast<size_t>(k) * stride + v * kLanes);
+    template <class Use>
+    HEADRACE_INLINE void each(int k, int end, Use use) const {
+      for (; k < end; k++) {
+        Floats w[V];
+        const Number* row = data + static_cast<size_t>(k) * stride;
+        for (int v = 0; v < V; v++) w[v] = load(row + v * kLanes);
+        use(k, w);
+      }
     }
   };
   template <int V>
@@ -32,8 +39,14 @@ struct Q8Source {
   struct Group {
     Floats scale[V];
     const int8_t* data;
-    HEADRACE_INLINE Floats at(int k, int v) const {
-      return scale[v] * load(data + static_cast<size_t>(k) * kPanel + v * kLanes);
+    template <class Use>
+    HEADRACE_INLINE void each(int k, int end, Use use) const {
+      for (; k < end; k++) {
+        Floats w[V];
+        const int8_t* row = data + static_cast<size_t>(k) * kPanel;
+        for (int v = 0; v < V; v++) w[v] = scale[v] * load(row + v * kLanes);
+        use(k, w);
+      }
     }
   };
   template <int V>
@@ -45,30 +58,33 @@ struct Q8Source {
   }
 };
 
-// kLanes nibbles at p as floats.
-HEADRACE_INLINE Floats load_nibbles(const uint8_t* p, bool high) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
-  const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
-  return (Floats)_mm256_cvtepi32_ps(high ? _mm256_srli_epi32(bytes, 4)
-                                         : _mm256_and_si256(bytes, _mm256_set1_epi32(15)));
-#else
-  Ints nibbles;
-  for (int i = 0; i < kLanes; i++) nibbles[i] = high ? p[i] >> 4 : p[i] & 15;
-  return __builtin_convertvector(nibbles, Floats);
-#endif
-}
-
+// Nibble s of a word, left where it stands, is 16^s times the number: a scale that is 16^s times
+// smaller gives the same product, to the bit, and saves the shift. The last would meet the sign.
 struct Q4Source {
   const uint8_t *scales, *minimums, *quants;
   template <int V>
   struct Group {
     Floats scale[V], minimum[V];
     const uint8_t* data;
-    int first;
-    HEADRACE_INLINE Floats at(int k, int v) const {
-      const int c = first + v * kLanes;
-      const uint8_t* p = data + static_cast<size_t>(k) * (kPanel / 2) + c % (kPanel / 2);
-      return fma(scale[v], load_nibbles(p, c >= kPanel / 2), minimum[v]);
+    template <class Use>
+    HEADRACE_INLINE void each(int k, int /*end*/, Use use) const {
+      float smaller = 1;
+#pragma GCC unroll 8
+      for (int s = 0; s < kGroup / 4; s++) {
+        const bool last = s == kGroup / 4 - 1;
+        Floats part[V];
+        for (int v = 0; v < V; v++) part[v] = scale[v] * (last ? 1.f : smaller);
+        for (int i = 0; i < 4; i++) {
+          Floats w[V];
+          for (int v = 0; v < V; v++) {
+            const Bits words = load_as<Bits>(data + (i * kPanel + v * kLanes) * 4);
+            const Bits nibbles = last ? words >> 28 : words & (15u << 4 * s);
+            w[v] = fma(part[v], __builtin_convertvector((Ints)nibbles, Floats), minimum[v]);
+          }
+          use(k + 4 * s + i, w);
+        }
+        smaller /= 16;
+      }
     }
   };
   template <int V>
@@ -78,8 +94,7 @@ struct Q4Source {
       out.scale[v] = load_scales(scales, g * kPanel + c + v * kLanes);
       out.minimum[v] = load_scales(minimums, g * kPanel + c + v * kLanes);
     }
-    out.data = quants;
-    out.first = c;
+    out.data = quants + static_cast<size_t>(g) * (kGroup * kPanel / 2) + c * 4;
     return out;
   }
 };
@@ -106,14 +121,14 @@ HEADRACE_INLINE void tile_columns(const Source& source, const Tile& t, int c, in
   for (int g = k0 / kGroup; g * kGroup < k1; g++) {
     const auto group = source.template group<V>(g, c);
     const int end = (g + 1) * kGroup < k1 ? (g + 1) * kGroup : k1;
-    for (int k = g * kGroup; k < end; k++) {
-      Floats w[V];
-      for (int v = 0; v < V; v++) w[v] = group.at(k, v);
-      for (int r = 0; r < R; r++) {
-        const Floats x = splat(t.a[static_cast<size_t>(r) * t.a_stride + static_cast<size_t>(k)]);
-        for (int v = 0; v < V; v++) acc[r][v] = fma(w[v], x, acc[r][v]);
-      }
-    }
+    group.each(
+        g * kGroup, end, [&](int k, const Floats(&w)[V]) __attribute__((always_inline)) {
+          for (int r = 0; r < R; r++) {
+            const Floats x =
+                splat(t.a[static_cast<size_t>(r) * t.a_stride + static_cast<size_t>(k)]);
+            for (int v = 0; v < V; v++) acc[r][v] = fma(w[v], x, acc[r][v]);
+          }
+        });
   }
   for (int r = 0; r < R; r++) {
     for (int v = 0; v < V; v++) {
@@ -155,11 +170,12 @@ void expand(const Source& source, int columns, int k0, int k1, float* out) {
     for (int g = k0 / kGroup; g * kGroup < k1; g++) {
       const auto group = source.template group<2>(g, c);
       const int end = (g + 1) * kGroup < k1 ? (g + 1) * kGroup : k1;
-      for (int k = g * kGroup; k < end; k++) {
-        float* row = out + static_cast<size_t>(k - k0) * static_cast<size_t>(columns) + c;
-        store(row, group.at(k, 0));
-        store(row + kLanes, group.at(k, 1));
-      }
+      group.each(
+          g * kGroup, end, [=](int k, const Floats(&w)[2]) __attribute__((always_inline)) {
+            float* row = out + static_cast<size_t>(k - k0) * static_cast<size_t>(columns) + c;
+            store(row, w[0]);
+            store(row + kLanes, w[1]);
+          });
     }
   }
 }

@@ -3,7 +3,8 @@
 //   i8     float scales [32], int8 [k][32]
 //   i8a8   float scales [32], int8 [k / 4][32][4]
 //   q8     scales [k / 32][32], int8 [k][32]
-//   q4     scales and minimums [k / 32][32] each, uint8 [k][16]: columns c and 16 + c in a byte
+//   q4     scales and minimums [k / 32][32] each, words [k / 32][4][32]:
+//          nibble s of word i of a column is number 4 s + i of the group
 // A block of the cache holds keys as [width][32 tokens] and values as [32 tokens][width], in bf16
 // or int8; after them, for int8, the 32 scales of the keys and those of the values.
 #pragma once
@@ -57,7 +58,9 @@ inline size_t panel_bytes(WeightKind kind, int k) { return panel_shape(kind, k).
 inline size_t quant_place(WeightKind kind, int k, int c) {
   const size_t row = static_cast<size_t>(k), column = static_cast<size_t>(c);
   if (kind == WeightKind::i8a8) return row / 4 * kPanel * 4 + column * 4 + row % 4;
-  if (kind == WeightKind::q4) return row * (kPanel / 2) + column % (kPanel / 2);
+  if (kind == WeightKind::q4) {  // the byte of its nibble
+    return (row / kGroup * 4 + row % 4) * kPanel * 4 + column * 4 + row % kGroup / 8;
+  }
   return row * kPanel + column;
 }
 
@@ -67,7 +70,7 @@ inline void pack_quants(WeightKind kind, const Columns& in, uint8_t* quants) {
     for (int k = 0; k < in.k; k++) {
       uint8_t& out = quants[quant_place(kind, k, c)];
       if (kind == WeightKind::q4) {
-        out = static_cast<uint8_t>(out | (column[k] & 15) << (c < kPanel / 2 ? 0 : 4));
+        out = static_cast<uint8_t>(out | (column[k] & 15) << (k % 8 < 4 ? 0 : 4));
       } else {
         out = static_cast<uint8_t>(column[k]);
       }
@@ -129,7 +132,7 @@ inline void read_column(const Matrix& m, int column, float* out) {
         out[k] = from_scale(load_as<Scale>(panel + group)) * q;
         break;
       case WeightKind::q4: {
-        const int nibble = c < kPanel / 2 ? *quant & 15 : *quant >> 4;
+        const int nibble = k % 8 < 4 ? *quant & 15 : *quant >> 4;
         const Floats value =
             fma(splat(from_scale(load_as<Scale>(panel + group))), splat(static_cast<float>(nibble)),
                 splat(from_scale(load_as<Scale>(panel + shape.minimums + group))));

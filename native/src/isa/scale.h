@@ -13,7 +13,12 @@ typedef uint16_t Scale;
 HEADRACE_INLINE Scale to_scale(float x) { return static_cast<Scale>(_cvtss_sh(x, 0)); }
 HEADRACE_INLINE float from_scale(Scale s) { return _cvtsh_ss(s); }
 HEADRACE_INLINE Floats load_scales(const uint8_t* p, int c) {
-  return (Floats)_mm256_cvtph_ps(load_as<__m128i>(p + static_cast<size_t>(c) * sizeof(Scale)));
+  const uint8_t* place = p + static_cast<size_t>(c) * sizeof(Scale);
+#if defined(__AVX512F__)
+  return (Floats)_mm512_cvtph_ps(load_as<__m256i>(place));
+#else
+  return (Floats)_mm256_cvtph_ps(load_as<__m128i>(place));
+#endif
 }
 #else
 typedef float Scale;
