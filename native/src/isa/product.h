@@ -42,7 +42,26 @@ inline uint32_t allowed_columns(const Epilogue& e, const Matrix& m, int panel, i
   return e.masks ? e.masks[place] & real : real;
 }
 
-inline void finish_head(const Epilogue& e, const Matrix& m, int panel, int row, const float* sums) {
+// The lowest place of `value` among kPanel numbers; 0 where it is not there.
+HEADRACE_INLINE int first_place(const float* numbers, float value) {
+  Ints places = Ints{} + kPanel;
+  Ints place;
+  for (int i = 0; i < kLanes; i++) place[i] = i;
+  for (int c = 0; c < kPanel; c += kLanes, place += kLanes) {
+    const Ints found = load(numbers + c) == value ? place : Ints{} + kPanel;
+    places = found < places ? found : places;
+  }
+  int32_t lanes[kLanes];
+  store_as(lanes, places);
+  for (int width = kLanes / 2; width; width /= 2) {
+    for (int i = 0; i < width; i++) {
+      lanes[i] = lanes[i] < lanes[i + width] ? lanes[i] : lanes[i + width];
+    }
+  }
+  return lanes[0] % kPanel;
+}
+
+inline void finish_head(const Epilogue& e, const Matrix& m, int panel, int row, float* sums) {
   const int left = m.n - panel * kPanel;
   const int columns = left < kPanel ? left : kPanel;
   if (e.out) {
@@ -50,25 +69,20 @@ inline void finish_head(const Epilogue& e, const Matrix& m, int panel, int row, 
            sums, static_cast<size_t>(columns) * sizeof(float));
   }
   const uint32_t allowed = allowed_columns(e, m, panel, row);
-  alignas(64) float logits[kPanel];
+  for (int c = 0; c < kPanel && allowed != ~0u; c++) {
+    if (!(allowed >> c & 1)) sums[c] = -kInfinity;
+  }
   Floats peak = splat(-kInfinity);
-  for (int c = 0; c < kPanel; c++) logits[c] = allowed >> c & 1 ? sums[c] : -kInfinity;
-  for (int c = 0; c < kPanel; c += kLanes) peak = max(load(logits + c), peak);
+  for (int c = 0; c < kPanel; c += kLanes) peak = max(load(sums + c), peak);
   const float most = largest(peak);
   HeadPanel& out = e.heads[static_cast<size_t>(row) * static_cast<size_t>(m.num_panels()) +
                            static_cast<size_t>(panel)];
   out.max = most;
-  out.argmax = panel * kPanel;
-  for (int c = 0; c < kPanel; c++) {
-    if (allowed >> c & 1 && logits[c] == most) {
-      out.argmax += c;
-      break;
-    }
-  }
+  out.argmax = panel * kPanel + first_place(sums, most);
   out.sum_exp = 0;
   if (!e.want_sum_exp || most == -kInfinity) return;
   Floats total = {};
-  for (int c = 0; c < kPanel; c += kLanes) total += exp(load(logits + c) - most);
+  for (int c = 0; c < kPanel; c += kLanes) total += exp(load(sums + c) - most);
   out.sum_exp = sum(total);
 }
 
