@@ -68,23 +68,25 @@ struct Q4Source {
     const uint8_t* data;
     template <class Use>
     HEADRACE_INLINE void each(int k, int /*end*/, Use use) const {
-      float smaller = 1;
-#pragma GCC unroll 8
-      for (int s = 0; s < kGroup / 4; s++) {
-        const bool last = s == kGroup / 4 - 1;
-        Floats part[V];
-        for (int v = 0; v < V; v++) part[v] = scale[v] * (last ? 1.f : smaller);
-        for (int i = 0; i < 4; i++) {
-          Floats w[V];
-          for (int v = 0; v < V; v++) {
-            const Bits words = load_as<Bits>(data + (i * kPanel + v * kLanes) * 4);
-            const Bits nibbles = last ? words >> 28 : words & (15u << 4 * s);
-            w[v] = fma(part[v], __builtin_convertvector((Ints)nibbles, Floats), minimum[v]);
-          }
-          use(k + 4 * s + i, w);
+      step<0>(k, use);
+    }
+    template <int S, class Use>
+    HEADRACE_INLINE void step(int k, const Use& use) const {
+      constexpr bool kLast = S == kGroup / 4 - 1;
+      constexpr float kSmaller = kLast ? 1.f : 1.f / static_cast<float>(1u << 4 * S);
+      Floats part[V];
+      for (int v = 0; v < V; v++) part[v] = scale[v] * kSmaller;
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; i++) {
+        Floats w[V];
+        for (int v = 0; v < V; v++) {
+          const Bits words = load_as<Bits>(data + (i * kPanel + v * kLanes) * 4);
+          const Bits nibbles = kLast ? words >> 28 : words & (15u << 4 * S);
+          w[v] = fma(part[v], __builtin_convertvector((Ints)nibbles, Floats), minimum[v]);
         }
-        smaller /= 16;
+        use(k + 4 * S + i, w);
       }
+      if constexpr (!kLast) step<S + 1>(k, use);
     }
   };
   template <int V>
@@ -141,7 +143,8 @@ constexpr int kTileRows = 6;
 
 // Twelve sums, as many as 16 registers hold beside the operands.
 template <int R, class Source>
-void tile_rows(const Source& source, const Tile& t, int columns, int k0, int k1, bool fresh) {
+__attribute__((noinline)) void tile_rows(const Source& source, const Tile& t, int columns, int k0,
+                                         int k1, bool fresh) {
   constexpr int V = R <= 3 ? 4 : 2;
   for (int c = 0; c < columns; c += V * kLanes) {
     tile_columns<R, V>(source, t, c, k0, k1, fresh);
