@@ -121,4 +121,4 @@ def test_logits_of_ragged_chunked_batches_are_those_of_transformers(
         with torch.no_grad():
             theirs = model(torch.tensor(prompt[None])).logits[0].numpy()
         error = np.sqrt(np.square(ours - theirs).mean() / np.square(theirs).mean())
-        assert error < kind.error
+    assert error < kind.error

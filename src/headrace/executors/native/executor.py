@@ -37,7 +37,7 @@ class NativeExecutor:
         self._vocab_size = files.config.vocab_size
         progress("warming", 0.0)
         self._model = self._make_model(files.config, config, num_threads)
-        self._warm_up()
+        self._warm_up(min(BLOCK_SIZE, self.max_model_len, config.max_num_batched_tokens))
         progress("warming", 1.0)
 
     @property
@@ -102,10 +102,10 @@ class NativeExecutor:
             made.set_rope(number, cos, sin)
         return made
 
-    def _warm_up(self) -> None:
+    def _warm_up(self, longest: int) -> None:
         """Touch every weight and start the threads, so that no request pays for it."""
         one = np.zeros(1, np.int32)
-        for count in (min(BLOCK_SIZE, self.max_model_len), 1):
+        for count in (longest, 1):
             self.execute(
                 Batch(
                     token_ids=np.zeros(count, np.int32),

@@ -1,0 +1,3 @@
+import pytest
+
+pytest.importorskip("headrace_native", reason="needs headrace-native: `make native` builds it")
