@@ -22,8 +22,9 @@ struct ModelSpec {
 };
 
 // Names in a weights file: layers.{i}.{qkv,o,gate_up,down} and head are matrices;
-// layers.{i}.{norm1,norm2,post1,post2,q_norm,k_norm,qkv_bias,o_bias,gate_up_bias,down_bias} and norm
-// are vectors of float; embedding is a table of bf16 rows, absent when the head's columns serve.
+// layers.{i}.{norm1,norm2,post1,post2,q_norm,k_norm,qkv_bias,o_bias,gate_up_bias,down_bias} and
+// norm are vectors of float; embedding is a table of bf16 rows, absent when the head's columns
+// serve.
 class Weights;
 
 struct StepInput {
@@ -37,14 +38,26 @@ struct StepInput {
 };
 
 struct StepOutput {
-  int32_t* argmax = nullptr;  // [num_rows]
-  float* max = nullptr;       // [num_rows]
+  int32_t* argmax = nullptr;     // [num_rows]
+  float* max = nullptr;          // [num_rows]
   float* log_sum_exp = nullptr;  // [num_rows] or null
   float* logits = nullptr;       // [num_rows][vocab_size] or null
 };
 
+// Where the first thread's time went since the last look, in milliseconds.
+struct Profile {
+  int64_t steps = 0;
+  double total = 0;
+  double qkv = 0, output = 0, gate_up = 0, down = 0, head = 0;  // products with their epilogues
+  double attention = 0;
+  double rows = 0;     // embedding, norms and quantisation
+  double rope = 0;     // with writing keys and values
+  double waiting = 0;  // for the last units of a phase
+};
+
 class Model {
  public:
+  struct State;
   struct Options {
     CacheKind cache = CacheKind::bf16;
     int num_blocks = 0, max_tokens = 0, max_seqs = 0, max_rows = 0, num_threads = 1;
@@ -59,10 +72,11 @@ class Model {
   // Checks every number first (std::invalid_argument), then computes; not thread-safe.
   void step(const StepInput&, const StepOutput&);
 
+  Profile profile();  // since the last call
+
   static size_t block_bytes(const ModelSpec&, const Kernels&, CacheKind);  // over all layers
 
  private:
-  struct State;
   std::unique_ptr<State> state_;
 };
 

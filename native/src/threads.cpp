@@ -53,8 +53,8 @@ class PhaseCount {
   void clear() { word_.store(0, std::memory_order_relaxed); }
   uint64_t load(std::memory_order order) const { return word_.load(order); }
 
-  // The next of `limit` numbers, or -1 when they are used up or the phase is over. Which thread gets
-  // a number is all that this decides, so it orders no other memory.
+  // The next of `limit` numbers, or -1 when they are used up or the phase is over. Which thread
+  // gets a number is all that this decides, so it orders no other memory.
   int take(uint32_t phase, uint32_t limit) {
     uint64_t word = word_.load(std::memory_order_relaxed);
     for (;;) {
@@ -227,7 +227,8 @@ void Team::State::close() {
     std::atomic<uint32_t>& state = members[t].state;
     uint32_t seen = kOffered;
     if (state.compare_exchange_strong(seen, kIdle, std::memory_order_acq_rel)) continue;
-    for (int i = 0; i < kPhaseSpins && state.load(std::memory_order_acquire) == kInside; i++) pause();
+    for (int i = 0; i < kPhaseSpins && state.load(std::memory_order_acquire) == kInside; i++)
+      pause();
     state.wait(kInside, std::memory_order_acquire);
   }
 }

@@ -22,7 +22,7 @@ namespace headrace {
 class Team {
  public:
   using Unit = void (*)(void* context, int thread, int unit, int next);  // next: -1 when unknown
-  explicit Team(int num_threads);  // std::invalid_argument
+  explicit Team(int num_threads);                                        // std::invalid_argument
   ~Team();
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
@@ -31,15 +31,17 @@ class Team {
   // std::system_error when the system gives no more threads.
   void run(const std::function<void(int thread)>& job);
 
-  // Inside a job: every thread calls the same phases in the same order with the same totals. Returns
-  // when all units are done, by whomever: the ticks at which this thread found no more of them.
+  // Inside a job: every thread calls the same phases in the same order with the same totals.
+  // Returns when all units are done, by whomever: the ticks at which this thread found no more of
+  // them.
   template <class F>
   uint64_t phase(int thread, int total, F&& unit) {
-    return phase(thread, total,
-                 [](void* context, int t, int u, int next) {
-                   (*static_cast<std::remove_reference_t<F>*>(context))(t, u, next);
-                 },
-                 &unit);
+    return phase(
+        thread, total,
+        [](void* context, int t, int u, int next) {
+          (*static_cast<std::remove_reference_t<F>*>(context))(t, u, next);
+        },
+        &unit);
   }
 
   // The first unit of a thread's own range; that of thread + 1 ends it.

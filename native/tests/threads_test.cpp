@@ -154,7 +154,8 @@ TEST_CASE("signals go to the caller and threads carry a name") {
     }
     sigset_t now;
     pthread_sigmask(SIG_BLOCK, nullptr, &now);
-    blocked = sigismember(&now, SIGTERM) && sigismember(&now, SIGINT) && !sigismember(&now, SIGSEGV);
+    blocked =
+        sigismember(&now, SIGTERM) && sigismember(&now, SIGINT) && !sigismember(&now, SIGSEGV);
     pthread_getname_np(pthread_self(), name.data(), name.size());
     entered = true;
   });
