@@ -1,4 +1,5 @@
-// A clock cheap enough to be read at every phase of a step. Its unit is whatever the machine counts.
+// A clock cheap enough to be read at every phase of a step. Its unit is whatever the machine
+// counts.
 #pragma once
 
 #include <chrono>
