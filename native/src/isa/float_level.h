@@ -28,20 +28,20 @@ void multiply_source(const Source& source, const Tile& t, int rows, int k, float
 
 inline void multiply_panel(const Matrix& m, const uint8_t* panel, const Tile& t, int rows,
                            float* expanded) {
-  const PanelShape s = panel_shape(m.kind, m.k);
-  const uint8_t* quants = panel + s.quants;
+  const int k = round_up(m.k, kPad);
   switch (m.kind) {
     case WeightKind::bf16: {
-      const PlainSource<Bf16> source{reinterpret_cast<const Bf16*>(quants), kPanel};
-      return multiply_source(source, t, rows, s.k, expanded);
+      const PlainSource<Bf16> source{reinterpret_cast<const Bf16*>(panel), kPanel};
+      return multiply_source(source, t, rows, k, expanded);
     }
     case WeightKind::q8:
-      return multiply_source(Q8Source{panel, quants}, t, rows, s.k, expanded);
+      return multiply_source(Q8Source{panel}, t, rows, k, expanded);
     case WeightKind::q4:
-      return multiply_source(Q4Source{panel, panel + s.minimums, quants}, t, rows, s.k, expanded);
+      return multiply_source(Q4Source{panel}, t, rows, k, expanded);
     default: {
-      const PlainSource<int8_t> source{reinterpret_cast<const int8_t*>(quants), kPanel};
-      multiply_source(source, t, rows, s.k, expanded);
+      const PlainSource<int8_t> source{reinterpret_cast<const int8_t*>(panel + kColumnScales),
+                                       kPanel};
+      multiply_source(source, t, rows, k, expanded);
     }
   }
   for (int r = 0; r < rows; r++) {  // i8: the columns' scales come last

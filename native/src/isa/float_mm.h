@@ -34,16 +34,16 @@ struct PlainSource {  // float, bf16 or int8 [k][stride]
 };
 
 struct Q8Source {
-  const uint8_t *scales, *quants;
+  const uint8_t* panel;
   template <int V>
   struct Group {
     Floats scale[V];
     const int8_t* data;
     template <class Use>
     HEADRACE_INLINE void each(int k, int end, Use use) const {
-      for (; k < end; k++) {
+      const int8_t* row = data;
+      for (; k < end; k++, row += kPanel) {
         Floats w[V];
-        const int8_t* row = data + static_cast<size_t>(k) * kPanel;
         for (int v = 0; v < V; v++) w[v] = scale[v] * load(row + v * kLanes);
         use(k, w);
       }
@@ -52,8 +52,9 @@ struct Q8Source {
   template <int V>
   HEADRACE_INLINE Group<V> group(int g, int c) const {
     Group<V> out;
-    for (int v = 0; v < V; v++) out.scale[v] = load_scales(scales, g * kPanel + c + v * kLanes);
-    out.data = reinterpret_cast<const int8_t*>(quants) + c;
+    const uint8_t* data = panel + static_cast<size_t>(g) * kQ8Group;
+    for (int v = 0; v < V; v++) out.scale[v] = load_scales(data, c + v * kLanes);
+    out.data = reinterpret_cast<const int8_t*>(data + kGroupScales) + c;
     return out;
   }
 };
@@ -61,7 +62,7 @@ struct Q8Source {
 // Nibble s of a word, left where it stands, is 16^s times the number: a scale that is 16^s times
 // smaller gives the same product, to the bit, and saves the shift. The last would meet the sign.
 struct Q4Source {
-  const uint8_t *scales, *minimums, *quants;
+  const uint8_t* panel;
   template <int V>
   struct Group {
     Floats scale[V], minimum[V];
@@ -92,11 +93,12 @@ struct Q4Source {
   template <int V>
   HEADRACE_INLINE Group<V> group(int g, int c) const {
     Group<V> out;
+    const uint8_t* data = panel + static_cast<size_t>(g) * kQ4Group;
     for (int v = 0; v < V; v++) {
-      out.scale[v] = load_scales(scales, g * kPanel + c + v * kLanes);
-      out.minimum[v] = load_scales(minimums, g * kPanel + c + v * kLanes);
+      out.scale[v] = load_scales(data, c + v * kLanes);
+      out.minimum[v] = load_scales(data + kGroupScales, c + v * kLanes);
     }
-    out.data = quants + static_cast<size_t>(g) * (kGroup * kPanel / 2) + c * 4;
+    out.data = data + 2 * kGroupScales + c * 4;
     return out;
   }
 };

@@ -2,9 +2,9 @@
 //   bf16   bf16 [k][32]
 //   i8     float scales [32], int8 [k][32]
 //   i8a8   float scales [32], int8 [k / 4][32][4]
-//   q8     scales [k / 32][32], int8 [k][32]
-//   q4     scales and minimums [k / 32][32] each, words [k / 32][4][32]:
-//          nibble s of word i of a column is number 4 s + i of the group
+//   q8     groups of scales [32], int8 [32][32]
+//   q4     groups of scales [32], minimums [32], words [4][32]: nibble s of word i of a column is
+//          number 4 s + i of the group
 // A block of the cache holds keys as [width][32 tokens] and values as [32 tokens][width], in bf16
 // or int8; after them, for int8, the 32 scales of the keys and those of the values.
 #pragma once
@@ -18,57 +18,53 @@ namespace {
 
 constexpr size_t kColumnScales = kPanel * sizeof(float);
 
-// Where the parts of a panel begin.
-struct PanelShape {
-  int k, groups;  // padded
-  size_t minimums, quants, bytes;
-};
+constexpr size_t kGroupScales = kPanel * sizeof(Scale);
+constexpr size_t kQ8Group = kGroupScales + kGroup * kPanel;
+constexpr size_t kQ4Group = 2 * kGroupScales + kGroup * kPanel / 2;
 
-constexpr PanelShape panel_shape(WeightKind kind, int real_k) {
-  PanelShape s{};
-  s.k = round_up(real_k, kPad);
-  s.groups = s.k / kGroup;
-  const size_t numbers = static_cast<size_t>(s.k) * kPanel;
-  const size_t scales = static_cast<size_t>(s.groups) * kPanel * sizeof(Scale);
-  switch (kind) {
-    case WeightKind::bf16:
-      s.bytes = numbers * sizeof(Bf16);
-      break;
-    case WeightKind::i8:
-    case WeightKind::i8a8:
-      s.quants = kColumnScales;
-      s.bytes = s.quants + numbers;
-      break;
-    case WeightKind::q8:
-      s.quants = scales;
-      s.bytes = s.quants + numbers;
-      break;
-    case WeightKind::q4:
-      s.minimums = scales;
-      s.quants = 2 * scales;
-      s.bytes = s.quants + numbers / 2;
-      break;
-  }
-  return s;
+constexpr bool is_grouped(WeightKind kind) {
+  return kind == WeightKind::q8 || kind == WeightKind::q4;
 }
 
-inline size_t panel_bytes(WeightKind kind, int k) { return panel_shape(kind, k).bytes; }
+inline size_t panel_bytes(WeightKind kind, int real_k) {
+  const size_t k = static_cast<size_t>(round_up(real_k, kPad));
+  if (kind == WeightKind::q8) return k / kGroup * kQ8Group;
+  if (kind == WeightKind::q4) return k / kGroup * kQ4Group;
+  if (kind == WeightKind::bf16) return k * kPanel * sizeof(Bf16);
+  return kColumnScales + k * kPanel;
+}
 
-// Place of number k of column c among the quants.
+// Where number k of column c is: the byte of its nibble, for q4.
 inline size_t quant_place(WeightKind kind, int k, int c) {
   const size_t row = static_cast<size_t>(k), column = static_cast<size_t>(c);
-  if (kind == WeightKind::i8a8) return row / 4 * kPanel * 4 + column * 4 + row % 4;
-  if (kind == WeightKind::q4) {  // the byte of its nibble
-    return (row / kGroup * 4 + row % 4) * kPanel * 4 + column * 4 + row % kGroup / 8;
+  const size_t group = row / kGroup, i = row % kGroup;
+  switch (kind) {
+    case WeightKind::bf16:
+      return (row * kPanel + column) * sizeof(Bf16);
+    case WeightKind::i8:
+      return kColumnScales + row * kPanel + column;
+    case WeightKind::i8a8:
+      return kColumnScales + row / 4 * kPanel * 4 + column * 4 + row % 4;
+    case WeightKind::q8:
+      return group * kQ8Group + kGroupScales + i * kPanel + column;
+    case WeightKind::q4:
+      break;
   }
-  return row * kPanel + column;
+  return group * kQ4Group + 2 * kGroupScales + i % 4 * kPanel * 4 + column * 4 + i / 8;
 }
 
-inline void pack_quants(WeightKind kind, const Columns& in, uint8_t* quants) {
+// Where the scale of a group of column c is; the minimum is kGroupScales further.
+inline size_t scale_place(WeightKind kind, int k, int c) {
+  const size_t group = static_cast<size_t>(k / kGroup);
+  return group * (kind == WeightKind::q8 ? kQ8Group : kQ4Group) +
+         static_cast<size_t>(c) * sizeof(Scale);
+}
+
+inline void pack_quants(WeightKind kind, const Columns& in, uint8_t* panel) {
   for (int c = 0; c < kPanel; c++) {
     const int8_t* column = in.quants + static_cast<size_t>(c) * static_cast<size_t>(in.k);
     for (int k = 0; k < in.k; k++) {
-      uint8_t& out = quants[quant_place(kind, k, c)];
+      uint8_t& out = panel[quant_place(kind, k, c)];
       if (kind == WeightKind::q4) {
         out = static_cast<uint8_t>(out | (column[k] & 15) << (k % 8 < 4 ? 0 : 4));
       } else {
@@ -78,69 +74,52 @@ inline void pack_quants(WeightKind kind, const Columns& in, uint8_t* quants) {
   }
 }
 
-inline void pack_scales(const float* scales, int k, uint8_t* panel) {
+inline void pack_scales(WeightKind kind, const float* scales, int k, uint8_t* panel) {
   const int groups = (k + kGroup - 1) / kGroup;
   for (int c = 0; c < kPanel; c++) {
     for (int g = 0; g < groups; g++) {
-      const size_t place = (static_cast<size_t>(g) * kPanel + static_cast<size_t>(c));
-      store_as(panel + place * sizeof(Scale), to_scale(scales[c * groups + g]));
+      store_as(panel + scale_place(kind, g * kGroup, c), to_scale(scales[c * groups + g]));
     }
   }
 }
 
 inline void pack(WeightKind kind, const Columns& in, uint8_t* panel) {
-  const PanelShape shape = panel_shape(kind, in.k);
-  memset(panel, 0, shape.bytes);
+  memset(panel, 0, panel_bytes(kind, in.k));
   if (kind == WeightKind::bf16) {
     for (int c = 0; c < kPanel; c++) {
       for (int k = 0; k < in.k; k++) {
         const size_t from =
             static_cast<size_t>(c) * static_cast<size_t>(in.k) + static_cast<size_t>(k);
-        store_as(panel + quant_place(kind, k, c) * sizeof(Bf16), to_bf16(in.values[from]));
+        store_as(panel + quant_place(kind, k, c), to_bf16(in.values[from]));
       }
     }
     return;
   }
-  if (kind == WeightKind::i8 || kind == WeightKind::i8a8) {
-    memcpy(panel, in.scales, kColumnScales);
+  if (is_grouped(kind)) {
+    pack_scales(kind, in.scales, in.k, panel);
+    if (kind == WeightKind::q4) pack_scales(kind, in.minimums, in.k, panel + kGroupScales);
   } else {
-    pack_scales(in.scales, in.k, panel);
-    if (kind == WeightKind::q4) pack_scales(in.minimums, in.k, panel + shape.minimums);
+    memcpy(panel, in.scales, kColumnScales);
   }
-  pack_quants(kind, in, panel + shape.quants);
+  pack_quants(kind, in, panel);
+}
+
+inline float read_number(WeightKind kind, const uint8_t* panel, int k, int c) {
+  const uint8_t* place = panel + quant_place(kind, k, c);
+  if (kind == WeightKind::bf16) return to_float(load_as<Bf16>(place));
+  const float q = static_cast<float>(static_cast<int8_t>(*place));
+  if (!is_grouped(kind)) return load_as<float>(panel + static_cast<size_t>(c) * sizeof(float)) * q;
+  const uint8_t* group = panel + scale_place(kind, k, c);
+  const float scale = from_scale(load_as<Scale>(group));
+  if (kind == WeightKind::q8) return scale * q;
+  const int nibble = k % 8 < 4 ? *place & 15 : *place >> 4;
+  const float minimum = from_scale(load_as<Scale>(group + kGroupScales));
+  return fma(splat(scale), splat(static_cast<float>(nibble)), splat(minimum))[0];
 }
 
 inline void read_column(const Matrix& m, int column, float* out) {
-  const PanelShape shape = panel_shape(m.kind, m.k);
   const uint8_t* panel = m.panels + static_cast<size_t>(column / kPanel) * m.panel_bytes;
-  const int c = column % kPanel;
-  for (int k = 0; k < m.k; k++) {
-    const size_t place = quant_place(m.kind, k, c);
-    const uint8_t* quant = panel + shape.quants + place;
-    const size_t group =
-        (static_cast<size_t>(k / kGroup) * kPanel + static_cast<size_t>(c)) * sizeof(Scale);
-    const float q = static_cast<float>(static_cast<int8_t>(*quant));
-    switch (m.kind) {
-      case WeightKind::bf16:
-        out[k] = to_float(load_as<Bf16>(panel + place * sizeof(Bf16)));
-        break;
-      case WeightKind::i8:
-      case WeightKind::i8a8:
-        out[k] = load_as<float>(panel + static_cast<size_t>(c) * sizeof(float)) * q;
-        break;
-      case WeightKind::q8:
-        out[k] = from_scale(load_as<Scale>(panel + group)) * q;
-        break;
-      case WeightKind::q4: {
-        const int nibble = k % 8 < 4 ? *quant & 15 : *quant >> 4;
-        const Floats value =
-            fma(splat(from_scale(load_as<Scale>(panel + group))), splat(static_cast<float>(nibble)),
-                splat(from_scale(load_as<Scale>(panel + shape.minimums + group))));
-        out[k] = value[0];
-        break;
-      }
-    }
-  }
+  for (int k = 0; k < m.k; k++) out[k] = read_number(m.kind, panel, k, column % kPanel);
 }
 
 inline size_t head_bytes(CacheKind cache, int width) {

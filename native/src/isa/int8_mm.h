@@ -87,12 +87,12 @@ inline void int8_tile(const uint8_t* quants, Int8Tile t, int rows, int k0, int k
 // same place before.
 inline void multiply_int8(const Matrix& m, const uint8_t* panel, const Operand& a, int first,
                           int rows, float* sums) {
-  const PanelShape s = panel_shape(m.kind, m.k);
+  const int k = round_up(m.k, kPad);
   int32_t* exact = reinterpret_cast<int32_t*>(sums);
   const uint8_t* data = a.data + static_cast<size_t>(first) * a.row_bytes;
   const Int8Tile t{reinterpret_cast<const int8_t*>(data), a.row_bytes, exact};
-  for (int k0 = 0; k0 < s.k; k0 += kInt8Depth) {
-    int8_tile(panel + s.quants, t, rows, k0, k0 + kInt8Depth < s.k ? k0 + kInt8Depth : s.k);
+  for (int k0 = 0; k0 < k; k0 += kInt8Depth) {
+    int8_tile(panel + kColumnScales, t, rows, k0, k0 + kInt8Depth < k ? k0 + kInt8Depth : k);
   }
   const float* scales = reinterpret_cast<const float*>(panel);
   for (int r = 0; r < rows; r++) {
