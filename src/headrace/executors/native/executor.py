@@ -1,5 +1,7 @@
 """Runs a decoder with our own kernels on the CPU: owns the packed weights and the KV cache."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,7 +27,7 @@ class NativeExecutor:
         num_threads = config.num_threads or here.num_cores
         packing = Packing(self._precision.mode, self._instruction_set, num_threads)
         self._weights = load_weights(files, packing, config.cache_dir, progress)
-        kernels = {"cache": self._precision.cache, "isa": self._instruction_set}
+        kernels: dict[str, Any] = {"cache": self._precision.cache, "isa": self._instruction_set}
         self._budget = kv_budget(
             files.config,
             config,
