@@ -137,6 +137,7 @@ double read_bandwidth(int threads) {
       const uint64_t* p = data + n * static_cast<size_t>(t);
       uint64_t sum[8] = {};
       for (size_t i = 0; i < n; i += 8) {
+        __builtin_prefetch(p + i + 512, 0, 2);
         for (size_t j = 0; j < 8; j++) sum[j] += p[i + j];
       }
       keep = sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];

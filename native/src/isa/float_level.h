@@ -31,7 +31,7 @@ inline void multiply_panel(const Matrix& m, const uint8_t* panel, const Tile& t,
   const int k = round_up(m.k, kPad);
   switch (m.kind) {
     case WeightKind::bf16: {
-      const PlainSource<Bf16> source{reinterpret_cast<const Bf16*>(panel), kPanel};
+      const PlainSource<Bf16, true> source{reinterpret_cast<const Bf16*>(panel), kPanel};
       return multiply_source(source, t, rows, k, expanded);
     }
     case WeightKind::q8:
@@ -39,8 +39,8 @@ inline void multiply_panel(const Matrix& m, const uint8_t* panel, const Tile& t,
     case WeightKind::q4:
       return multiply_source(Q4Source{panel}, t, rows, k, expanded);
     default: {
-      const PlainSource<int8_t> source{reinterpret_cast<const int8_t*>(panel + kColumnScales),
-                                       kPanel};
+      const PlainSource<int8_t, true> source{reinterpret_cast<const int8_t*>(panel + kColumnScales),
+                                             kPanel};
       multiply_source(source, t, rows, k, expanded);
     }
   }

@@ -7,9 +7,12 @@
 namespace headrace {
 namespace {
 
+// How far before its use a weight is asked for; the processor itself stops at the end of a page.
+constexpr size_t kAhead = 4096;
+
 // A source's group gives rows [k, end) of columns [c, c + kLanes * V), at most kGroup of them, as
 // floats: each(k, end, use) calls use(k, vectors) in rising order.
-template <class Number>
+template <class Number, bool kStreamed = false>
 struct PlainSource {  // float, bf16 or int8 [k][stride]
   const Number* data;
   size_t stride;
@@ -22,6 +25,7 @@ struct PlainSource {  // float, bf16 or int8 [k][stride]
       for (; k < end; k++) {
         Floats w[V];
         const Number* row = data + static_cast<size_t>(k) * stride;
+        if constexpr (kStreamed) prefetch(reinterpret_cast<const uint8_t*>(row) + kAhead);
         for (int v = 0; v < V; v++) w[v] = load(row + v * kLanes);
         use(k, w);
       }
@@ -44,6 +48,7 @@ struct Q8Source {
       const int8_t* row = data;
       for (; k < end; k++, row += kPanel) {
         Floats w[V];
+        prefetch(row + kAhead);
         for (int v = 0; v < V; v++) w[v] = scale[v] * load(row + v * kLanes);
         use(k, w);
       }
@@ -76,6 +81,7 @@ struct Q4Source {
       constexpr bool kLast = S == kGroup / 4 - 1;
       constexpr float kSmaller = kLast ? 1.f : 1.f / static_cast<float>(1u << 4 * S);
       Floats part[V];
+      prefetch(data + kAhead + S * (kQ4Group / (kGroup / 4)));
       for (int v = 0; v < V; v++) part[v] = scale[v] * kSmaller;
 #pragma GCC unroll 4
       for (int i = 0; i < 4; i++) {

@@ -32,6 +32,7 @@ HEADRACE_INLINE void int8_columns(const uint8_t* quants, const Int8Tile& t, int 
     const uint8_t* row = quants + static_cast<size_t>(k) * kPanel + c * 4;
     for (int v = 0; v < V; v++) {
       const __m256i w = load_as<__m256i>(row + v * 32), size = _mm256_abs_epi8(w);
+      if (v % 2 == 0) prefetch(row + v * 32 + 4096);
       for (int r = 0; r < R; r++) {
         const int8_t* x = t.a + static_cast<size_t>(r) * t.a_stride + k;
         const __m256i signs = _mm256_sign_epi8(_mm256_set1_epi32(load_as<int32_t>(x)), w);
