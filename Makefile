@@ -9,26 +9,40 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check format bench docs clean
+.PHONY: help serve native test sanitize check format bench docs clean
+
+NATIVE_CODE := $(wildcard $(addprefix native/,$(foreach end,h cpp,src/*.$(end) src/*/*.$(end) \
+	tests/*.$(end) tests/*/*.$(end) bench/*.$(end))))
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 serve: $(VENV)/.base  ## Serve MODEL (smollm2) on 127.0.0.1:8000; ARGS go to `headrace serve`
+	@native/install $(BIN)/python
 	@exec $(BIN)/headrace serve $(MODEL) $(ARGS)
 
-test: $(VENV)/.dev  ## Run all tests; ARGS go to pytest
+native: $(VENV)/.base  ## Build the native kernels into $(VENV)
+	@native/install $(BIN)/python strict
+
+test: $(VENV)/.dev native  ## Run all tests; ARGS go to pytest
+	@native/test
 	@$(BIN)/python -m pytest $(ARGS)
+
+sanitize:  ## Run the C++ tests under AddressSanitizer, UBSan and ThreadSanitizer
+	@native/test address,undefined
+	@native/test thread
 
 check: $(VENV)/.dev  ## Formatting, lint, types and import floors
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/clang-format --dry-run -Werror $(NATIVE_CODE)
 
 format: $(VENV)/.dev  ## Format the code and fix what lint can fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIN)/clang-format -i $(NATIVE_CODE)
 
 bench: $(VENV)/.dev  ## Measure serving; ARGS go to benchmarks/serving.py
 	@$(BIN)/python benchmarks/serving.py $(ARGS)
@@ -37,7 +51,7 @@ docs: $(VENV)/.dev  ## Check every link in the docs and run every example in the
 	@$(BIN)/python -m pytest tests/docs $(ARGS)
 
 clean:  ## Remove the virtual environment and every cache
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) native/build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # A stamp is newer than pyproject.toml once what that names is installed.
 $(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
