@@ -6,6 +6,17 @@
 namespace headrace {
 namespace {
 
+// Sums of bf16 and of int8 products, in the types that the instructions have inside: casts in a
+// loop make GCC copy every register.
+template <bool kInt8>
+struct SumsOf {
+  using Type = __m512;
+};
+template <>
+struct SumsOf<true> {
+  using Type = Ints;
+};
+
 struct Avx512Machine {
   static constexpr int kRowsAtOnce = 8;
   static constexpr float kCodeUnit = 1.f, kGroupUnit = 1.f;  // value of 1 in expanded codes
@@ -113,14 +124,11 @@ struct Avx512Machine {
     }
   }
 
-  template <bool kInt8>
-  static HEADRACE_INLINE __m512i dot(__m512i sum, const uint8_t* a, __m512i b) {
-    const __m512i pair = _mm512_set1_epi32(load_as<int32_t>(a));
-    if constexpr (kInt8) {
-      return _mm512_dpbusd_epi32(sum, b, pair);
-    } else {
-      return (__m512i)_mm512_dpbf16_ps((__m512)sum, (__m512bh)pair, (__m512bh)b);
-    }
+  static HEADRACE_INLINE __m512 dot(__m512 sum, __m512i pair, __m512i b) {
+    return _mm512_dpbf16_ps(sum, (__m512bh)pair, (__m512bh)b);
+  }
+  static HEADRACE_INLINE Ints dot(Ints sum, __m512i numbers, __m512i b) {
+    return (Ints)_mm512_dpbusd_epi32((__m512i)sum, b, numbers);
   }
 
   // Sum of a row's int8 numbers: what the weights' bias of 128 must be taken off for.
@@ -136,11 +144,12 @@ struct Avx512Machine {
   template <bool kInt8, int kRows, class Steps, class Hook>
   static void some_rows(const uint8_t* a, size_t a_bytes, const Steps& b, int steps, uint8_t* c,
                         size_t c_bytes, Hook&& hook, bool accumulate) {
-    __m512i sums[kRows][2];
+    using Sum = typename SumsOf<kInt8>::Type;
+    Sum sums[kRows][2];
     for (int r = 0; r < kRows; r++) {
       const uint8_t* row = c + as_size(r) * c_bytes;
-      sums[r][0] = accumulate ? load_as<__m512i>(row) : _mm512_setzero_si512();
-      sums[r][1] = accumulate ? load_as<__m512i>(row + 64) : _mm512_setzero_si512();
+      sums[r][0] = accumulate ? load_as<Sum>(row) : Sum{};
+      sums[r][1] = accumulate ? load_as<Sum>(row + 64) : Sum{};
     }
     for (int k = 0; k < steps; k++) {
       const uint8_t* step = b(k);
@@ -151,17 +160,18 @@ struct Avx512Machine {
           const __m512i right = load_as<__m512i>(step + kTile + j * 64);
           for (int r = 0; r < kRows; r++) {
             const uint8_t* p = a + as_size(r) * a_bytes + k * 64 + j * 4;
-            sums[r][0] = dot<kInt8>(sums[r][0], p, left);
-            sums[r][1] = dot<kInt8>(sums[r][1], p, right);
+            const __m512i numbers = _mm512_set1_epi32(load_as<int32_t>(p));
+            sums[r][0] = dot(sums[r][0], numbers, left);
+            sums[r][1] = dot(sums[r][1], numbers, right);
           }
         }
       }
     }
     for (int r = 0; r < kRows; r++) {
       if constexpr (kInt8) {
-        const __m512i bias = _mm512_set1_epi32(128 * row_sum(a + as_size(r) * a_bytes, steps));
-        sums[r][0] = _mm512_sub_epi32(sums[r][0], bias);
-        sums[r][1] = _mm512_sub_epi32(sums[r][1], bias);
+        const int bias = 128 * row_sum(a + as_size(r) * a_bytes, steps);
+        sums[r][0] -= bias;
+        sums[r][1] -= bias;
       }
       store_as(c + as_size(r) * c_bytes, sums[r][0]);
       store_as(c + as_size(r) * c_bytes + 64, sums[r][1]);

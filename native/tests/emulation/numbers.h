@@ -1,37 +1,46 @@
-// Arithmetic of single numbers as the emulated instructions do it.
+// Arithmetic of 16 single-precision numbers as the emulated instructions do it.
 #pragma once
+
+#include <immintrin.h>
 
 #include <cstdint>
 #include <cstring>
 
 namespace headrace::emulation {
 
-template <class To, class From>
-inline To bits_of(From from) {
-  static_assert(sizeof(To) == sizeof(From));
-  To to;
-  memcpy(&to, &from, sizeof to);
-  return to;
+typedef float F32 __attribute__((vector_size(64)));
+typedef int32_t I32 __attribute__((vector_size(64)));
+typedef uint32_t U32 __attribute__((vector_size(64)));
+typedef uint16_t U16 __attribute__((vector_size(64)));
+typedef uint16_t Halves __attribute__((vector_size(32)));
+
+// Denormals become zeros of their sign.
+inline F32 flush(F32 x) {
+  const U32 bits = (U32)x;
+  return (F32)(bits & ((U32)((bits & 0x7f800000u) != 0) | 0x80000000u));
 }
 
-inline float flush(float x) {
-  const uint32_t bits = bits_of<uint32_t>(x);
-  return bits & 0x7f800000u ? x : bits_of<float>(bits & 0x80000000u);
+inline F32 fused_plain(F32 a, F32 b, F32 c) {
+  __m256 x[2], y[2], z[2];
+  memcpy(x, &a, sizeof a), memcpy(y, &b, sizeof b), memcpy(z, &c, sizeof c);
+  for (int i = 0; i < 2; i++) z[i] = _mm256_fmadd_ps(x[i], y[i], z[i]);
+  memcpy(&c, z, sizeof c);
+  return c;
 }
-inline float from_bf16(uint16_t h) { return flush(bits_of<float>(static_cast<uint32_t>(h) << 16)); }
 
-// Fused, to nearest even, denormals flushed before and after. The exact result decides: one that is
-// a denormal only before rounding is not flushed.
-inline float fused(float a, float b, float c) {
-  return flush(__builtin_fmaf(flush(a), flush(b), flush(c)));
-}
-inline float add(float a, float b) { return flush(flush(a) + flush(b)); }
+// Fused, to nearest even, denormals flushed before and after. The rounded result decides.
+inline F32 fused(F32 a, F32 b, F32 c) { return flush(fused_plain(flush(a), flush(b), flush(c))); }
+inline F32 add(F32 a, F32 b) { return flush(flush(a) + flush(b)); }
+
+// Of 16 pairs of bf16, the numbers at even and at odd places.
+inline F32 even_bf16(U32 pairs) { return (F32)(pairs << 16); }
+inline F32 odd_bf16(U32 pairs) { return (F32)(pairs & 0xffff0000u); }
 
 // vcvtneps2bf16: denormals are read as zero, NaNs become quiet.
-inline uint16_t to_bf16(float x) {
-  const uint32_t bits = bits_of<uint32_t>(flush(x));
-  if (x != x) return static_cast<uint16_t>(bits >> 16 | 0x40u);
-  return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+inline Halves to_bf16(F32 x) {
+  const U32 bits = (U32)flush(x);
+  const U32 rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+  return __builtin_convertvector(x == x ? rounded : bits >> 16 | 0x40u, Halves);
 }
 
 }  // namespace headrace::emulation

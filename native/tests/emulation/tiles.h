@@ -79,15 +79,15 @@ inline void check_product(int c, int a, int b) {
 inline void tile_dpbssd(int c, int a, int b) {
   check_product(c, a, b);
   for (int m = 0; m < tiles.rows[c]; m++) {
-    int32_t sums[16];
-    memcpy(sums, tiles.data[c][m], sizeof sums);
+    I32 sum;
+    memcpy(&sum, tiles.data[c][m], sizeof sum);
     for (int k = 0; k < tiles.row_bytes[a]; k++) {
-      const int x = static_cast<int8_t>(tiles.data[a][m][k]);
-      for (int n = 0; n < 16; n++) {
-        sums[n] += x * static_cast<int8_t>(tiles.data[b][k / 4][n * 4 + k % 4]);
-      }
+      I32 columns;
+      memcpy(&columns, tiles.data[b][k / 4], sizeof columns);
+      const I32 numbers = (I32)((U32)columns << (24 - k % 4 * 8)) >> 24;
+      sum += numbers * static_cast<int8_t>(tiles.data[a][m][k]);
     }
-    memcpy(tiles.data[c][m], sums, sizeof sums);
+    memcpy(tiles.data[c][m], &sum, sizeof sum);
   }
 }
 
@@ -96,23 +96,19 @@ inline void tile_dpbssd(int c, int a, int b) {
 inline void tile_dpbf16ps(int c, int a, int b) {
   check_product(c, a, b);
   for (int m = 0; m < tiles.rows[c]; m++) {
-    float sums[2][16] = {};
-    uint16_t row[32];
+    F32 even = {}, odd = {}, sum;
+    uint32_t row[16];
     memcpy(row, tiles.data[a][m], sizeof row);
     for (int k = 0; k < tiles.rows[b]; k++) {
-      uint16_t columns[32];
-      memcpy(columns, tiles.data[b][k], sizeof columns);
-      for (int odd = 0; odd < 2; odd++) {
-        const float x = from_bf16(row[2 * k + odd]);
-        for (int n = 0; n < 16; n++) {
-          sums[odd][n] = fused(x, from_bf16(columns[2 * n + odd]), sums[odd][n]);
-        }
-      }
+      U32 columns;
+      memcpy(&columns, tiles.data[b][k], sizeof columns);
+      const U32 pairs = U32{} + row[k];
+      even = fused(even_bf16(pairs), even_bf16(columns), even);
+      odd = fused(odd_bf16(pairs), odd_bf16(columns), odd);
     }
-    float out[16];
-    memcpy(out, tiles.data[c][m], sizeof out);
-    for (int n = 0; n < 16; n++) out[n] = add(out[n], add(sums[0][n], sums[1][n]));
-    memcpy(tiles.data[c][m], out, sizeof out);
+    memcpy(&sum, tiles.data[c][m], sizeof sum);
+    sum = add(sum, add(even, odd));
+    memcpy(tiles.data[c][m], &sum, sizeof sum);
   }
 }
 

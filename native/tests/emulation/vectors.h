@@ -7,11 +7,7 @@
 
 namespace headrace::emulation {
 
-typedef float F32 __attribute__((vector_size(64)));
-typedef int32_t I32 __attribute__((vector_size(64)));
-typedef uint32_t U32 __attribute__((vector_size(64)));
 typedef int16_t I16 __attribute__((vector_size(64)));
-typedef uint16_t U16 __attribute__((vector_size(64)));
 typedef _Float16 F16 __attribute__((vector_size(64)));
 typedef int8_t I8 __attribute__((vector_size(64)));
 typedef uint8_t U8 __attribute__((vector_size(64)));
@@ -78,27 +74,17 @@ inline __m512 cvtph_ps(__m256i v) {
   for (int i = 0; i < 16; i++) out[i] = static_cast<float>(numbers[i]);
   return (__m512)out;
 }
-inline __m256i cvtneps_pbh(__m512 v) {
-  uint16_t out[16];
-  for (int i = 0; i < 16; i++) out[i] = to_bf16(((F32)v)[i]);
-  __m256i bits;
-  memcpy(&bits, out, sizeof bits);
-  return bits;
-}
+inline __m256i cvtneps_pbh(__m512 v) { return (__m256i)to_bf16((F32)v); }
 inline __m512i cvtne2ps_pbh(__m512 high, __m512 low) {
-  U16 out;
-  for (int i = 0; i < 16; i++) {
-    out[i] = to_bf16(((F32)low)[i]);
-    out[i + 16] = to_bf16(((F32)high)[i]);
-  }
-  return (__m512i)out;
+  const Halves halves[2] = {to_bf16((F32)low), to_bf16((F32)high)};
+  __m512i out;
+  memcpy(&out, halves, sizeof out);
+  return out;
 }
 
 inline __m512 mul_ps(__m512 a, __m512 b) { return (__m512)((F32)a * (F32)b); }
 inline __m512 fmadd_ps(__m512 a, __m512 b, __m512 c) {
-  F32 out;
-  for (int i = 0; i < 16; i++) out[i] = __builtin_fmaf(((F32)a)[i], ((F32)b)[i], ((F32)c)[i]);
-  return (__m512)out;
+  return (__m512)fused_plain((F32)a, (F32)b, (F32)c);
 }
 
 // Half precision keeps its denormals. One rounding: single precision is exact enough for the
@@ -116,20 +102,16 @@ inline __m512i fmadd_ph(__m512i a, __m512i b, __m512i c) {
 
 // The number at the odd place first, then the one at the even place: two fused multiply-adds.
 inline __m512 dpbf16_ps(__m512 sum, __m512i a, __m512i b) {
-  F32 out;
-  for (int i = 0; i < 16; i++) {
-    const U16 x = (U16)a, y = (U16)b;
-    const float odd = fused(from_bf16(x[2 * i + 1]), from_bf16(y[2 * i + 1]), ((F32)sum)[i]);
-    out[i] = fused(from_bf16(x[2 * i]), from_bf16(y[2 * i]), odd);
-  }
-  return (__m512)out;
+  const F32 odd = fused(odd_bf16((U32)a), odd_bf16((U32)b), (F32)sum);
+  return (__m512)fused(even_bf16((U32)a), even_bf16((U32)b), odd);
 }
 
 // a: 0..255, b: -128..127
 inline __m512i dpbusd_epi32(__m512i sum, __m512i a, __m512i b) {
   U32 out = (U32)sum;
-  for (int i = 0; i < 64; i++) {
-    out[i / 4] += static_cast<uint32_t>(((U8)a)[i] * ((I8)b)[i]);
+  for (int i = 0; i < 4; i++) {
+    const I32 x = (I32)((U32)a >> i * 8 & 255u), y = (I32)((U32)b << (24 - i * 8)) >> 24;
+    out += (U32)(x * y);
   }
   return (__m512i)out;
 }
