@@ -4,7 +4,7 @@ Block layouts are those of ggml (ggml-common.h); the K ones hold 256 numbers wit
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
@@ -28,6 +28,17 @@ class Format:
     block_length: int
     block_bytes: int
     expand: Callable[[Blocks], Floats]  # (num_blocks, block_bytes) -> (num_blocks, block_length)
+
+
+def row_blocks(tensor: StoredTensor) -> Iterator[tuple[slice, StoredTensor]]:
+    """A matrix as runs of rows, small enough that what is made of one stays in the cache."""
+    num_rows, width = tensor.shape
+    step = max(_CHUNK // width, 1)
+    rows = tensor.data.reshape(num_rows, -1)
+    for start in range(0, num_rows, step):
+        some = rows[start : start + step]
+        shape = len(some), width
+        yield slice(start, start + len(some)), StoredTensor(tensor.kind, shape, some.reshape(-1))
 
 
 def to_float32(tensor: StoredTensor) -> Floats:
