@@ -17,6 +17,7 @@ import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
+from headrace.api.connection import StreamingProtocol
 from headrace.api.serving import Readiness
 from headrace.errors import ConfigurationError
 from headrace.registry.registry import Registry
@@ -129,7 +130,7 @@ class _Run:
         app = create_app(self._registry, self._settings, readiness=self._readiness)
         config = uvicorn.Config(
             app,
-            http="httptools",
+            http=StreamingProtocol,
             ws="none",
             lifespan="off",
             log_config=None,
