@@ -48,11 +48,17 @@ class Rig:
         self.streams = ChunkStreams()
         self.steps: list[list[Delivery]] = []
         self.stats = EngineStats()
+        self.loop = asyncio.get_running_loop()
+        self.delivering_threads: set[int] = set()
         self.engine = AsyncEngine(
             Engine(self.executor, tokenizer, config), tokenizer, self._deliver
         )
 
     def _deliver(self, deliveries: list[Delivery], stats: EngineStats) -> None:
+        self.delivering_threads.add(threading.get_ident())
+        self.loop.call_soon_threadsafe(self._take, deliveries, stats)
+
+    def _take(self, deliveries: list[Delivery], stats: EngineStats) -> None:
         self.steps.append(deliveries)
         self.stats = stats
         self.streams.dispatch(deliveries)
@@ -113,6 +119,22 @@ async def test_a_step_of_many_sequences_is_one_delivery() -> None:
         await rig.engine.drain()
         assert len(rig.steps) == rig.engine.stats.num_steps
         assert max(len({d.request_id for d in step}) for step in rig.steps) > 1
+
+
+async def test_tokens_are_delivered_without_waking_the_loop() -> None:
+    async with running() as rig:
+        await rig.generate("a", "hello")
+        assert threading.get_ident() not in rig.delivering_threads
+        assert len(rig.delivering_threads) == 1
+
+
+async def test_a_drained_engine_has_delivered_everything() -> None:
+    async with running() as rig:
+        for number in range(8):
+            await rig.add(str(number), [number])
+        await rig.engine.drain()
+        last = [d.chunk for step in rig.steps for d in step if d.chunk and d.chunk.finish_reason]
+        assert len(last) == 8
 
 
 async def test_an_abort_frees_everything_and_delivers_nothing_more() -> None:

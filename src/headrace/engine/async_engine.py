@@ -1,7 +1,8 @@
-"""Drives an engine from an event loop: a thread of its own steps it, deliveries come back.
+"""Drives an engine from an event loop: a thread of its own steps it and delivers.
 
 Everything public belongs to the loop; only `_run` and what it calls run in the thread. Between the
-two are an inbox (a deque, whose ends are safe to use from two threads) and the loop's own queue.
+two are an inbox (a deque, whose ends are safe to use from two threads) and the loop's own queue,
+which hears only of requests that start or end: waking a loop costs more than a step's Python.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ from headrace.generation import Chat, EngineStats, GenerationRequest, Prompt
 log = structlog.get_logger()
 
 Deliver = Callable[[list[Delivery], EngineStats], None]
+"""Called by any thread, the engine's own once a step; must neither block nor raise."""
 
 _NUM_TOKENIZER_THREADS = 2
 _RETRY_ELSEWHERE = 1.0  # seconds; another process answers, if any does
@@ -44,7 +46,7 @@ class _Departure(NamedTuple):
 class AsyncEngine:
     """Accepts requests on a loop and steps the engine whenever there is work.
 
-    `deliver` is called on the loop once a step. `fault` is set if the engine itself failed: every
+    `deliver` is called in the thread once a step. `fault` is set if the engine itself failed: every
     request has then been answered with an error, and the process should end.
     """
 
@@ -160,24 +162,13 @@ class AsyncEngine:
         self._inbox.append(message)
         self._wake.set()
 
-    def _receive(
-        self,
-        deliveries: list[Delivery],
-        stats: EngineStats,
-        started: list[str],
-        ended: list[str],
-    ) -> None:
-        """Take in one step's results, on the loop."""
+    def _settle(self, started: list[str], ended: list[str]) -> None:
+        """Take in who started and who ended in one step, on the loop."""
         now = time.monotonic()
         for request_id in started:
             self._queue.start(request_id, now)
         for request_id in ended:
             self._forget(request_id)
-        for delivery in deliveries:
-            if delivery.error is not None:
-                self._forget(delivery.request_id)
-        self._stats = stats
-        self._deliver(deliveries, stats)
 
     def _forget(self, request_id: str) -> None:
         self._queue.leave(request_id, time.monotonic())
@@ -205,12 +196,19 @@ class AsyncEngine:
                 deliveries = self._take_messages()
                 self._engine.compute(time.monotonic())
                 deliveries += self._engine.collect(time.monotonic())
-                self._call(
-                    self._receive, deliveries, self._engine.stats, *self._engine.take_changes()
-                )
+                self._stats = self._engine.stats
+                self._deliver(deliveries, self._stats)
+                self._tell_of_changes(deliveries)
         except BaseException as error:  # callers must be answered whatever failed
             log.critical("engine.failed", exc_info=error)
             self._call(self._receive_fault, error)
+
+    def _tell_of_changes(self, deliveries: list[Delivery]) -> None:
+        """Last, so that a loop that has heard of a request's end knows that it was answered."""
+        started, ended = self._engine.take_changes()
+        ended += [delivery.request_id for delivery in deliveries if delivery.error is not None]
+        if started or ended:
+            self._call(self._settle, started, ended)
 
     def _wait_for_work(self) -> bool:
         """Return when there is something to do; False when it is to end."""
