@@ -2,12 +2,18 @@
 
 import json
 import re
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headrace.errors import ConfigurationError
+from headrace.imports import without
+
+if TYPE_CHECKING:
+    from headrace.cli.progress import LoadProgress
 
 _NAMED_SOURCE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 
@@ -93,18 +99,27 @@ def _run(config: Path | None, overrides: dict[str, Any]) -> None:
     if not is_loopback(settings.server.host):
         _warn_of_an_open_host(settings.server.host)
 
-    from rich.console import Console
+    with without("rich"):  # structlog takes it when it is there, and we print plain traces
+        from headrace.api.server import serve as run_server
 
-    from headrace.api.server import serve as run_server
-    from headrace.cli.progress import LoadProgress
+    with ExitStack() as stack:
 
-    with LoadProgress(Console(stderr=True)) as progress:
+        @cache
+        def progress() -> "LoadProgress":
+            """Made at the first news, when the workers are on their way: rich takes long."""
+            from rich.console import Console
+
+            from headrace.cli.progress import LoadProgress
+
+            return stack.enter_context(LoadProgress(Console(stderr=True)))
 
         def announce(url: str) -> None:
-            progress.close()
+            progress().close()
             _announce(url, settings.models[0].name)
 
-        run_server(settings, on_progress=progress.update, on_ready=announce)
+        run_server(
+            settings, on_progress=lambda statuses: progress().update(statuses), on_ready=announce
+        )
 
 
 def _warn_of_an_open_host(host: str) -> None:

@@ -13,6 +13,7 @@ import zmq
 
 from headrace import parent
 from headrace.executors.executor import Progress
+from headrace.imports import without
 from headrace.modelfiles.pip import end_downloads
 from headrace.worker import frames
 from headrace.worker.channel import Channel, tuned
@@ -45,7 +46,8 @@ def main(arguments: Sequence[str], *, load: Load | None = None) -> int:
 
 
 def _import_loading() -> None:
-    importlib.import_module("headrace.worker.loading")
+    with without("openvino.tools.ovc"):  # converters of other formats, and telemetry for them
+        importlib.import_module("headrace.worker.loading")
 
 
 def _load(spec: WorkerSpec, progress: Progress) -> LoadedModel:
