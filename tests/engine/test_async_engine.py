@@ -147,21 +147,28 @@ async def test_an_abort_frees_everything_and_delivers_nothing_more() -> None:
         assert rig.stats.num_aborted == 1
 
 
+LONG = "hello".rjust(10_000)
+
+
 class SlowTokenizer(ByteTokenizer):
+    """Waits for its gate, unless a prompt is short."""
+
     def __init__(self) -> None:
         self.gate = threading.Event()
         self.is_waiting = threading.Event()
 
     def encode(self, prompt: Prompt, **_options: object) -> list[int]:
-        self.is_waiting.set()
-        self.gate.wait()
-        return super().encode(prompt)
+        assert isinstance(prompt, str)
+        if prompt is LONG:
+            self.is_waiting.set()
+            self.gate.wait()
+        return super().encode(prompt.strip())
 
 
 async def test_a_request_aborted_while_it_is_tokenized_never_starts() -> None:
     tokenizer = SlowTokenizer()
     async with running(tokenizer=tokenizer) as rig:
-        adding = asyncio.create_task(rig.add("a", "hello"))
+        adding = asyncio.create_task(rig.add("a", LONG))
         await rig.until(tokenizer.is_waiting.is_set)
         assert not rig.engine.has_work
         rig.engine.abort("a")
@@ -171,10 +178,20 @@ async def test_a_request_aborted_while_it_is_tokenized_never_starts() -> None:
         assert rig.engine.stats.num_steps == 0
 
 
+async def test_a_short_prompt_does_not_wait_for_a_long_one_to_be_tokenized() -> None:
+    tokenizer = SlowTokenizer()
+    async with running(tokenizer=tokenizer) as rig:
+        adding = [asyncio.create_task(rig.add(str(number), LONG)) for number in range(4)]
+        await rig.until(tokenizer.is_waiting.is_set)
+        assert token_ids(await rig.generate("a", "hi")) == greedy_answer(list(b"hi"), 12)
+        tokenizer.gate.set()
+        await asyncio.gather(*adding)
+
+
 async def test_an_add_that_is_cancelled_gives_its_place_back() -> None:
     tokenizer = SlowTokenizer()
     async with running(EngineConfig(max_queued_requests=1), tokenizer) as rig:
-        adding = asyncio.create_task(rig.add("a", "hello"))
+        adding = asyncio.create_task(rig.add("a", LONG))
         await rig.until(tokenizer.is_waiting.is_set)
         assert not rig.engine.has_work
         with pytest.raises(QueueFullError):

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import gc
 import importlib
 import os
 import signal
@@ -53,7 +54,10 @@ def _import_loading() -> None:
 def _load(spec: WorkerSpec, progress: Progress) -> LoadedModel:
     from headrace.worker.loading import load  # noqa: PLC0415 - slow to import: in the load's thread
 
-    return load(spec, progress)
+    loaded = load(spec, progress)
+    gc.collect()
+    gc.freeze()  # a collection amid tokens then passes over all that stays
+    return loaded
 
 
 async def _serve(endpoint: str, parent_pid: int, load: Load) -> int:
