@@ -16,6 +16,7 @@ import structlog
 import uvloop
 
 from headrace.errors import ConfigurationError
+from headrace.imports import fast_imports
 from headrace.registry.registry import Registry
 from headrace.registry.status import ModelStatus
 from headrace.settings import Settings
@@ -68,7 +69,8 @@ def serve(
 
 def _import_start_http() -> StartHttp:
     """FastAPI and uvicorn take long to import; the workers load, and are heard, meanwhile."""
-    from headrace.api.http_server import start_http  # noqa: PLC0415 - see above
+    with fast_imports():
+        from headrace.api.http_server import start_http  # noqa: PLC0415 - see above
 
     return start_http
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.errors import ConfigurationError
-from headrace.imports import without
+from headrace.imports import fast_imports
 
 if TYPE_CHECKING:
     from headrace.cli.progress import LoadProgress
@@ -93,14 +93,13 @@ def serve(
 
 
 def _run(config: Path | None, overrides: dict[str, Any]) -> None:
-    from headrace.settings import is_loopback, load_settings
+    with fast_imports(hidden=["rich"]):  # structlog would take it, and we print plain traces
+        from headrace.api.server import serve as run_server
+        from headrace.settings import is_loopback, load_settings
 
     settings = load_settings(config, overrides)
     if not is_loopback(settings.server.host):
         _warn_of_an_open_host(settings.server.host)
-
-    with without("rich"):  # structlog takes it when it is there, and we print plain traces
-        from headrace.api.server import serve as run_server
 
     with ExitStack() as stack:
 

@@ -2,9 +2,9 @@
 
 import sys
 
-from headrace.imports import without
+from headrace.imports import fast_imports
 
-with without("rich"):  # structlog takes it when it is there, and we print plain traces
+with fast_imports(hidden=["rich"]):  # structlog would take it, and we print plain traces
     from headrace.worker.main import main
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import zmq
 
 from headrace import parent
 from headrace.executors.executor import Progress
-from headrace.imports import without
+from headrace.imports import fast_imports
 from headrace.modelfiles.pip import end_downloads
 from headrace.worker import frames
 from headrace.worker.channel import Channel, tuned
@@ -47,7 +47,8 @@ def main(arguments: Sequence[str], *, load: Load | None = None) -> int:
 
 
 def _import_loading() -> None:
-    with without("openvino.tools.ovc"):  # converters of other formats, and telemetry for them
+    # Not OpenVINO's converters of other formats, and the telemetry that comes with them.
+    with fast_imports(hidden=["openvino.tools.ovc"]):
         importlib.import_module("headrace.worker.loading")
 
 
