@@ -203,6 +203,14 @@ async def test_an_add_that_is_cancelled_gives_its_place_back() -> None:
         assert token_ids(await rig.generate("a", "hi")) == greedy_answer(list(b"hi"), 12)
 
 
+async def test_a_request_that_has_started_leaves_its_place_before_the_next_is_judged() -> None:
+    async with running(EngineConfig(max_queued_requests=1)) as rig:
+        endless = SamplingParams(max_tokens=200, ignore_eos=True)
+        for count in range(1, 4):
+            await rig.add(str(count), "hello", endless)
+            await rig.until(lambda count=count: rig.stats.num_prompt_tokens == 5 * count)
+
+
 async def test_a_full_queue_refuses_at_once_and_says_when_to_come_back() -> None:
     async with running(EngineConfig(max_queued_requests=2, max_num_seqs=1)) as rig:
         rig.executor.gate.clear()

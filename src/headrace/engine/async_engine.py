@@ -1,8 +1,8 @@
 """Drives an engine from an event loop: a thread of its own steps it and delivers.
 
 Everything public belongs to the loop; only `_run` and what it calls run in the thread. Between the
-two are an inbox (a deque, whose ends are safe to use from two threads) and the loop's own queue,
-which hears only of requests that start or end: waking a loop costs more than a step's Python.
+two are deques, whose ends are safe to use from two threads. The loop looks into its own when it has
+something to do anyway: waking it costs more than a step's Python.
 """
 
 import asyncio
@@ -45,6 +45,12 @@ class _Departure(NamedTuple):
     request_id: str
 
 
+class _Changes(NamedTuple):
+    started: list[str]
+    ended: list[str]
+    at: float
+
+
 class AsyncEngine:
     """Accepts requests on a loop and steps the engine whenever there is work.
 
@@ -67,6 +73,7 @@ class AsyncEngine:
         self._is_draining = False
         self._is_closing = False
         self._inbox: deque[_Arrival | _Departure] = deque()
+        self._changes: deque[_Changes] = deque()
         self._wake = threading.Event()
         self._encoders = ThreadPoolExecutor(_NUM_TOKENIZER_THREADS, "headrace-tokenizer")
         self._thread = threading.Thread(target=self._run, name="headrace-engine", daemon=True)
@@ -80,6 +87,7 @@ class AsyncEngine:
     @property
     def has_work(self) -> bool:
         """Whether the thread has anything to do; what is being tokenized does not count."""
+        self._settle()
         return len(self._accepted) > len(self._tokenizing)
 
     @property
@@ -93,6 +101,7 @@ class AsyncEngine:
     async def add(self, request: GenerationRequest) -> None:
         """Accept a request: from its return on its deliveries come. Raises when it is refused."""
         self._refuse_if_closed()
+        self._settle()
         request_id, accepted_at = request.request_id, time.monotonic()
         if request_id in self._accepted:
             raise InvalidRequestError(f"request {request_id} is already in progress")
@@ -130,7 +139,8 @@ class AsyncEngine:
 
     async def drain(self) -> None:
         """Take no new requests and return when those accepted are answered."""
-        self._is_draining = True
+        self._is_draining = True  # from here on the thread tells at once
+        self._settle()
         await self._idle.wait()
 
     async def close(self) -> None:
@@ -149,6 +159,7 @@ class AsyncEngine:
         self._refuse_if_closed(even_draining=False)
         self._engine.limits.check(request, prompt_ids)
         num_tokens = request.sampling.n * len(prompt_ids)
+        self._settle()
         self._queue.resize(request.request_id, num_tokens, time.monotonic())
         return prompt_ids
 
@@ -169,13 +180,14 @@ class AsyncEngine:
         self._inbox.append(message)
         self._wake.set()
 
-    def _settle(self, started: list[str], ended: list[str]) -> None:
-        """Take in who started and who ended in one step, on the loop."""
-        now = time.monotonic()
-        for request_id in started:
-            self._queue.start(request_id, now)
-        for request_id in ended:
-            self._forget(request_id)
+    def _settle(self) -> None:
+        """Take in who has started and who has ended since the last look, on the loop."""
+        while self._changes:
+            started, ended, at = self._changes.popleft()
+            for request_id in started:
+                self._queue.start(request_id, at)
+            for request_id in ended:
+                self._forget(request_id)
 
     def _forget(self, request_id: str) -> None:
         self._queue.leave(request_id, time.monotonic())
@@ -190,6 +202,7 @@ class AsyncEngine:
 
     def _end_all(self, error: HeadraceError) -> None:
         """Answer whatever is in the engine with an error; `add` answers what is on its way."""
+        self._settle()
         ended = self._accepted - self._tokenizing
         for request_id in ended:
             self._forget(request_id)
@@ -215,7 +228,9 @@ class AsyncEngine:
         started, ended = self._engine.take_changes()
         ended += [delivery.request_id for delivery in deliveries if delivery.error is not None]
         if started or ended:
-            self._call(self._settle, started, ended)
+            self._changes.append(_Changes(started, ended, time.monotonic()))
+            if self._is_draining:
+                self._call(self._settle)
 
     def _wait_for_work(self) -> bool:
         """Return when there is something to do; False when it is to end."""
