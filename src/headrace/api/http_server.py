@@ -23,6 +23,7 @@ class HttpServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.listening = asyncio.Event()
+        self._stopping = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -31,6 +32,19 @@ class HttpServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.listening.set()
+
+    async def main_loop(self) -> None:
+        """Renew the date of answers each second; uvicorn itself looks ten times a second."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._stopping.wait()
+
+    def stop(self, *, force: bool) -> None:
+        """Listen no longer and let answers end; by force, not even that."""
+        self.should_exit = True
+        self.force_exit = force
+        self._stopping.set()
 
 
 @dataclass(frozen=True, slots=True)

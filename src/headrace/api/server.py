@@ -136,8 +136,7 @@ class _Run:
 
     async def _end(self, http: "Http") -> None:
         """Give written answers a moment to leave; nothing outlives us."""
-        http.server.should_exit = True
-        http.server.force_exit = self.is_forced
+        http.server.stop(force=self.is_forced)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_ANSWERS_TIMEOUT):
                 await self._unless(self._force, asyncio.shield(http.task))
