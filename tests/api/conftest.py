@@ -13,6 +13,7 @@ import uvicorn
 
 from api.scripted import ScriptedRegistry
 from headrace.api.app import create_app
+from headrace.api.connection import StreamingProtocol
 from headrace.api.serving import Readiness
 from headrace.settings import LimitsSection, ServerSection, Settings, TelemetrySection
 from headrace.telemetry.logging import configure_logging
@@ -54,7 +55,7 @@ async def url(
 ) -> AsyncIterator[str]:
     app = create_app(registry, settings, readiness=readiness)
     async with running(
-        uvicorn.Config(app, port=0, http="httptools", lifespan="off", log_config=None)
+        uvicorn.Config(app, port=0, http=StreamingProtocol, lifespan="off", log_config=None)
     ) as address:
         yield address
 

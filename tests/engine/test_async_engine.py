@@ -48,11 +48,17 @@ class Rig:
         self.streams = ChunkStreams()
         self.steps: list[list[Delivery]] = []
         self.stats = EngineStats()
+        self.loop = asyncio.get_running_loop()
+        self.delivering_threads: set[int] = set()
         self.engine = AsyncEngine(
             Engine(self.executor, tokenizer, config), tokenizer, self._deliver
         )
 
     def _deliver(self, deliveries: list[Delivery], stats: EngineStats) -> None:
+        self.delivering_threads.add(threading.get_ident())
+        self.loop.call_soon_threadsafe(self._take, deliveries, stats)
+
+    def _take(self, deliveries: list[Delivery], stats: EngineStats) -> None:
         self.steps.append(deliveries)
         self.stats = stats
         self.streams.dispatch(deliveries)
@@ -115,6 +121,22 @@ async def test_a_step_of_many_sequences_is_one_delivery() -> None:
         assert max(len({d.request_id for d in step}) for step in rig.steps) > 1
 
 
+async def test_tokens_are_delivered_without_waking_the_loop() -> None:
+    async with running() as rig:
+        await rig.generate("a", "hello")
+        assert threading.get_ident() not in rig.delivering_threads
+        assert len(rig.delivering_threads) == 1
+
+
+async def test_a_drained_engine_has_delivered_everything() -> None:
+    async with running() as rig:
+        for number in range(8):
+            await rig.add(str(number), [number])
+        await rig.engine.drain()
+        last = [d.chunk for step in rig.steps for d in step if d.chunk and d.chunk.finish_reason]
+        assert len(last) == 8
+
+
 async def test_an_abort_frees_everything_and_delivers_nothing_more() -> None:
     async with running() as rig:
         await rig.add("a", "hello", SamplingParams(max_tokens=250, ignore_eos=True, n=2))
@@ -125,21 +147,28 @@ async def test_an_abort_frees_everything_and_delivers_nothing_more() -> None:
         assert rig.stats.num_aborted == 1
 
 
+LONG = "hello".rjust(10_000)
+
+
 class SlowTokenizer(ByteTokenizer):
+    """Waits for its gate, unless a prompt is short."""
+
     def __init__(self) -> None:
         self.gate = threading.Event()
         self.is_waiting = threading.Event()
 
     def encode(self, prompt: Prompt, **_options: object) -> list[int]:
-        self.is_waiting.set()
-        self.gate.wait()
-        return super().encode(prompt)
+        assert isinstance(prompt, str)
+        if prompt is LONG:
+            self.is_waiting.set()
+            self.gate.wait()
+        return super().encode(prompt.strip())
 
 
 async def test_a_request_aborted_while_it_is_tokenized_never_starts() -> None:
     tokenizer = SlowTokenizer()
     async with running(tokenizer=tokenizer) as rig:
-        adding = asyncio.create_task(rig.add("a", "hello"))
+        adding = asyncio.create_task(rig.add("a", LONG))
         await rig.until(tokenizer.is_waiting.is_set)
         assert not rig.engine.has_work
         rig.engine.abort("a")
@@ -149,10 +178,20 @@ async def test_a_request_aborted_while_it_is_tokenized_never_starts() -> None:
         assert rig.engine.stats.num_steps == 0
 
 
+async def test_a_short_prompt_does_not_wait_for_a_long_one_to_be_tokenized() -> None:
+    tokenizer = SlowTokenizer()
+    async with running(tokenizer=tokenizer) as rig:
+        adding = [asyncio.create_task(rig.add(str(number), LONG)) for number in range(4)]
+        await rig.until(tokenizer.is_waiting.is_set)
+        assert token_ids(await rig.generate("a", "hi")) == greedy_answer(list(b"hi"), 12)
+        tokenizer.gate.set()
+        await asyncio.gather(*adding)
+
+
 async def test_an_add_that_is_cancelled_gives_its_place_back() -> None:
     tokenizer = SlowTokenizer()
     async with running(EngineConfig(max_queued_requests=1), tokenizer) as rig:
-        adding = asyncio.create_task(rig.add("a", "hello"))
+        adding = asyncio.create_task(rig.add("a", LONG))
         await rig.until(tokenizer.is_waiting.is_set)
         assert not rig.engine.has_work
         with pytest.raises(QueueFullError):
@@ -162,6 +201,14 @@ async def test_an_add_that_is_cancelled_gives_its_place_back() -> None:
             await adding
         tokenizer.gate.set()
         assert token_ids(await rig.generate("a", "hi")) == greedy_answer(list(b"hi"), 12)
+
+
+async def test_a_request_that_has_started_leaves_its_place_before_the_next_is_judged() -> None:
+    async with running(EngineConfig(max_queued_requests=1)) as rig:
+        endless = SamplingParams(max_tokens=200, ignore_eos=True)
+        for count in range(1, 4):
+            await rig.add(str(count), "hello", endless)
+            await rig.until(lambda count=count: rig.stats.num_prompt_tokens == 5 * count)
 
 
 async def test_a_full_queue_refuses_at_once_and_says_when_to_come_back() -> None:

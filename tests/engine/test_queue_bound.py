@@ -27,6 +27,18 @@ def test_a_better_count_of_tokens_may_still_refuse() -> None:
     assert (queue.num_requests, queue.num_tokens) == (1, 50)
 
 
+def test_a_start_that_is_told_late_does_not_count_time_twice() -> None:
+    queue = QueueBound(EngineConfig(max_queued_requests=2))
+    queue.enter("a", 10, 0)
+    queue.enter("b", 10, 0)
+    queue.leave("unknown", 10)
+    queue.start("a", 5)
+    queue.enter("c", 10, 10)
+    with pytest.raises(QueueFullError) as caught:
+        queue.enter("d", 10, 10)
+    assert 7 < caught.value.retry_after < 10  # ten tokens have left in the ten seconds so far
+
+
 def test_before_anything_is_measured_the_retry_is_a_second() -> None:
     queue = QueueBound(EngineConfig(max_queued_requests=1))
     queue.enter("a", 10, 0)

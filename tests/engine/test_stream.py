@@ -105,3 +105,69 @@ def test_folding_keeps_log_probabilities_in_order() -> None:
     parts = [Chunk(0, "", [n], [logprobs[n]]) for n in range(3)]
     (whole,) = fold_chunks(parts)
     assert whole.logprobs == logprobs
+
+
+async def test_a_forwarded_chunk_is_taken_in_the_call_that_brings_it() -> None:
+    streams = ChunkStreams()
+    stream = streams.open("a")
+    taken: list[str] = []
+
+    def take(chunk: Chunk) -> bool:
+        taken.append(chunk.text)
+        return True
+
+    streams.dispatch([Delivery("a", chunk("x")), Delivery("a", chunk("y"))])
+    forwarding = asyncio.create_task(stream.forward(take))
+    await asyncio.sleep(0)
+    assert taken == ["xy"], "what waited comes first"
+    streams.dispatch([Delivery("a", chunk("z"))])
+    assert taken == ["xy", "z"]
+    streams.dispatch([Delivery("a", chunk("!", last=True))])
+    assert await forwarding
+    assert taken == ["xy", "z", "!"]
+    assert len(streams) == 0
+
+
+async def test_what_comes_in_a_pause_waits_folded_for_the_next_call() -> None:
+    streams = ChunkStreams()
+    stream = streams.open("a")
+    taken: list[str] = []
+
+    def take(chunk: Chunk) -> bool:
+        taken.append(chunk.text)
+        return len(taken) != 1
+
+    forwarding = asyncio.create_task(stream.forward(take))
+    await asyncio.sleep(0)
+    streams.dispatch([Delivery("a", chunk(text)) for text in "abc"])
+    assert not await forwarding
+    assert taken == ["a"]
+    streams.dispatch([Delivery("a", chunk("d", last=True))])
+    assert await stream.forward(take)
+    assert taken == ["a", "bcd"]
+
+
+async def test_a_fault_in_taking_is_the_readers_and_not_the_bringers() -> None:
+    streams = ChunkStreams()
+    stream = streams.open("a")
+
+    def take(_chunk: Chunk) -> bool:
+        raise ZeroDivisionError
+
+    forwarding = asyncio.create_task(stream.forward(take))
+    await asyncio.sleep(0)
+    streams.dispatch([Delivery("a", chunk("x")), Delivery("a", chunk("y"))])
+    with pytest.raises(ZeroDivisionError):
+        await forwarding
+
+
+async def test_forwarding_ends_with_the_error_that_ends_the_stream() -> None:
+    streams = ChunkStreams()
+    stream = streams.open("a")
+    taken: list[Chunk] = []
+    forwarding = asyncio.create_task(stream.forward(lambda chunk: not taken.append(chunk)))
+    await asyncio.sleep(0)
+    streams.dispatch([Delivery("a", chunk("x")), Delivery("a", error=HeadraceError("broken"))])
+    with pytest.raises(HeadraceError, match="broken"):
+        await forwarding
+    assert [c.text for c in taken] == ["x"]

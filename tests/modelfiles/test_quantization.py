@@ -2,7 +2,13 @@ import gguf
 import numpy as np
 import pytest
 
-from headrace.modelfiles.quantization import FORMATS, round_bf16, to_bfloat16, to_float32
+from headrace.modelfiles.quantization import (
+    FORMATS,
+    round_bf16,
+    row_blocks,
+    to_bfloat16,
+    to_float32,
+)
 from headrace.modelfiles.weights import StoredTensor
 
 KINDS = list(FORMATS)
@@ -39,6 +45,18 @@ def test_a_tensor_of_many_chunks_expands_like_its_rows_one_by_one() -> None:
     ]
     assert np.array_equal(to_float32(tensor), np.concatenate(rows))
     assert np.array_equal(to_bfloat16(tensor), round_bf16(np.concatenate(rows)))
+
+
+@pytest.mark.parametrize(("num_rows", "width"), [(1300, 256), (1, 256), (3, 1 << 17)])
+def test_the_row_blocks_of_a_matrix_are_the_matrix(num_rows: int, width: int) -> None:
+    values = np.random.default_rng(0).normal(size=(num_rows, width)).astype(np.float32)
+    packed = gguf.quants.quantize(values, gguf.GGMLQuantizationType.Q8_0)
+    tensor = StoredTensor("Q8_0", values.shape, packed.reshape(-1).view(np.uint8))
+    found = np.full(values.shape, np.nan, np.float32)
+    for rows, block in row_blocks(tensor):
+        assert np.isnan(found[rows]).all()
+        found[rows] = to_float32(block)
+    assert np.array_equal(found, to_float32(tensor))
 
 
 def test_bf16_rounds_to_nearest_and_ties_to_even() -> None:

@@ -125,6 +125,46 @@ async def test_both_directions_are_served_at_once(tmp_path: Path) -> None:
         assert {type(frame) for frame in pair.received} == {frames.Step, frames.Abort}
 
 
+async def test_frames_of_several_threads_each_arrive_in_order(tmp_path: Path) -> None:
+    count, num_threads = 4 * MAX_QUEUED_FRAMES, 3
+    with ends(tmp_path) as pair:
+        far = pair.listen(frames.TO_WORKER)
+
+        def send_all(thread: int) -> None:
+            for number in range(count):
+                pair.near.send(frames.encode(frames.Abort([str(thread), str(number)])))
+
+        async def answer() -> None:
+            # A call on the socket from another thread may take ZeroMQ's word of these.
+            for number in range(count):
+                far.send(frames.encode(frames.Abort(["back", str(number)])))
+                await asyncio.sleep(0)
+
+        threads = [asyncio.to_thread(send_all, thread) for thread in range(num_threads)]
+        await asyncio.gather(*threads, answer())
+        await pair.wait_for((num_threads + 1) * count)
+        for sender in (*map(str, range(num_threads)), "back"):
+            numbers = [f.request_ids[1] for f in pair.received if f.request_ids[0] == sender]
+            assert numbers == [str(number) for number in range(count)]
+
+
+async def test_a_thread_that_fills_the_outbox_breaks_the_channel_on_its_loop(
+    tmp_path: Path,
+) -> None:
+    with ends(tmp_path, max_outbox_bytes=100_000) as pair:
+        frame = frames.encode(frames.Abort(["x" * 1000]))
+
+        def fill() -> None:
+            while pair.near.outbox_bytes <= 100_000 and pair.near.is_open:
+                pair.near.send(frame)
+
+        await asyncio.to_thread(fill)
+        await asyncio.wait_for(pair.broke.wait(), 10)
+        assert len(pair.broken) == 1
+        assert not pair.near.is_open
+        await asyncio.to_thread(pair.near.send, frame)  # goes nowhere
+
+
 async def test_a_peer_that_never_reads_breaks_the_channel_at_its_bound(tmp_path: Path) -> None:
     with ends(tmp_path, max_outbox_bytes=100_000) as pair:
         frame = frames.encode(frames.Abort(["x" * 1000]))

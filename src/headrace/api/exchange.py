@@ -23,6 +23,7 @@ class Exchange:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     error_code: str | None = None
+    num_bytes: int = 0  # of the body that went out
     client_left: bool = False
 
     def deadline(self, timeout_header: str | None, limit: float) -> float:

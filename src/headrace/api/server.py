@@ -9,30 +9,30 @@ import errno
 import logging
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
 
 import structlog
-import uvicorn
 import uvloop
-from starlette.types import ASGIApp
 
-from headrace.api.serving import Readiness
 from headrace.errors import ConfigurationError
+from headrace.imports import fast_imports
 from headrace.registry.registry import Registry
 from headrace.registry.status import ModelStatus
 from headrace.settings import Settings
 from headrace.telemetry.logging import configure_logging
 
+if TYPE_CHECKING:
+    from headrace.api.http_server import Http
+
 log = structlog.get_logger("headrace.server")
 
 OnProgress = Callable[[Sequence[ModelStatus]], None]
 OnReady = Callable[[str], None]
-CreateApp = Callable[..., ASGIApp]
+StartHttp = Callable[[Registry, Settings, socket.socket], "Http"]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 BACKLOG = 2048
-KEEP_ALIVE = 75  # seconds; longer than the idle time of common clients' pools
 LAST_ANSWERS_TIMEOUT = 2.0  # seconds for answers that are written but not yet read
 
 
@@ -67,11 +67,12 @@ def serve(
         raise SystemExit(1)
 
 
-def _import_create_app() -> CreateApp:
-    """FastAPI takes long to import; the workers load, and are heard, meanwhile."""
-    from headrace.api.app import create_app  # noqa: PLC0415 - see above
+def _import_start_http() -> StartHttp:
+    """FastAPI and uvicorn take long to import; the workers load, and are heard, meanwhile."""
+    with fast_imports():
+        from headrace.api.http_server import start_http  # noqa: PLC0415 - see above
 
-    return create_app
+    return start_http
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -94,7 +95,7 @@ class _Run:
         self._settings = settings
         self._registry = registry
         self._listener = listener
-        self._readiness = Readiness()
+        self._http: Http | None = None
         self._stop = asyncio.Event()
         self._force = asyncio.Event()
 
@@ -105,10 +106,11 @@ class _Run:
     async def serve(self, on_progress: OnProgress, on_ready: OnReady) -> None:
         self._take_signals()
         self._registry.listen(lambda _status: on_progress(self._registry.statuses()))
-        http: _Http | None = None
         try:
             await self._registry.start(self._settings.models)
-            http = self._start_http(await asyncio.to_thread(_import_create_app))
+            start_http = await asyncio.to_thread(_import_start_http)
+            self._http = http = start_http(self._registry, self._settings, self._listener)
+            http.readiness.is_leaving = self._stop.is_set()  # a signal may have come meanwhile
             await self._unless(self._stop, self._registry.loaded())
             if not self._stop.is_set():
                 await self._unless(self._stop, http.server.listening.wait())
@@ -120,25 +122,10 @@ class _Run:
                 await self._drain()
         finally:
             await self._registry.close(drain_timeout=0)  # those that had time have had it
-            if http is not None:
-                await self._end(http)
+            if self._http is not None:
+                await self._end(self._http)
             self._listener.close()
             log.info("server.stopped", forced=self.is_forced)
-
-    def _start_http(self, create_app: CreateApp) -> "_Http":
-        app = create_app(self._registry, self._settings, readiness=self._readiness)
-        config = uvicorn.Config(
-            app,
-            http="httptools",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=KEEP_ALIVE,
-        )
-        server = _HttpServer(config)
-        return _Http(server, asyncio.create_task(server.serve([self._listener])))
 
     async def _drain(self) -> None:
         """Take no new work after the settle window; let what was taken end."""
@@ -147,10 +134,9 @@ class _Run:
         await self._unless(self._force, asyncio.sleep(server.shutdown_settle))
         await self._unless(self._force, self._registry.drain(server.shutdown_timeout))
 
-    async def _end(self, http: "_Http") -> None:
+    async def _end(self, http: "Http") -> None:
         """Give written answers a moment to leave; nothing outlives us."""
-        http.server.should_exit = True
-        http.server.force_exit = self.is_forced
+        http.server.stop(force=self.is_forced)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_ANSWERS_TIMEOUT):
                 await self._unless(self._force, asyncio.shield(http.task))
@@ -178,7 +164,8 @@ class _Run:
 
     def _signal(self) -> None:
         """The first one takes us out of rotation at once; a second one ends the wait."""
-        self._readiness.is_leaving = True
+        if self._http is not None:
+            self._http.readiness.is_leaving = True
         if self._stop.is_set():
             self._force.set()
         self._stop.set()
@@ -187,25 +174,3 @@ class _Run:
     def _url(self) -> str:
         host, port = self._listener.getsockname()[:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-class _HttpServer(uvicorn.Server):
-    """uvicorn without its signal handlers, and with word of when it listens."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.listening = asyncio.Event()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.listening.set()
-
-
-@dataclass(frozen=True, slots=True)
-class _Http:
-    server: _HttpServer
-    task: asyncio.Task[None]

@@ -14,12 +14,14 @@ import structlog
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from headrace.api.connection import Connection, connection_of
 from headrace.api.disconnect import until_disconnect, within
 from headrace.api.errors import error_body
 from headrace.api.exchange import Exchange, exchange_of
 from headrace.api.merge import chunks_of
 from headrace.api.meter import Meter
 from headrace.api.serving import VERSION_HEADER, Serving
+from headrace.engine.stream import Forwarding
 from headrace.errors import HeadraceError, WorkerDiedError
 from headrace.generation import Chunk, GenerationRequest, LanguageModel, ModelInfo, Usage
 
@@ -71,7 +73,7 @@ class GenerationResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
-        sender = _Sender(send, exchange)
+        sender = _Sender(send, exchange, connection_of(scope))
         exchange.client_left = not await until_disconnect(self._run(exchange, sender), receive)
 
     async def _run(self, exchange: Exchange, sender: "_Sender") -> None:
@@ -147,17 +149,20 @@ class GenerationResponse(Response):
 
 
 class _Sender:
-    """The ASGI messages of one answer."""
+    """The ASGI messages of one answer, and the middle of a stream past them where it can go."""
 
-    def __init__(self, send: Send, exchange: Exchange) -> None:
+    def __init__(self, send: Send, exchange: Exchange, connection: Connection | None) -> None:
         self.has_started = False
         self.model_id = ""
         self._send = send
         self._exchange = exchange
+        self._connection = connection
 
     async def stream(self, chunks: AsyncGenerator[Chunk, None], wire: Wire, meter: Meter) -> None:
-        """Send each chunk's events as it comes; a slow reader holds this loop up, nothing else."""
-        send = self._send
+        """Send each chunk's events as it comes; a slow reader holds this stream up, nothing else.
+
+        After the first ones, chunks that can be forwarded are written as they arrive.
+        """
         async for chunk in chunks:
             meter.observe(chunk)
             event = wire.event(chunk)
@@ -165,7 +170,27 @@ class _Sender:
                 continue
             if not self.has_started:
                 await self._start(EVENT_STREAM_HEADERS)
-            await send({"type": "http.response.body", "body": event, "more_body": True})
+            await self._send({"type": "http.response.body", "body": event, "more_body": True})
+            if self._connection is not None and isinstance(chunks, Forwarding):
+                await self._forward(chunks, self._connection, wire, meter)
+                return
+
+    async def _forward(
+        self, chunks: Forwarding, connection: Connection, wire: Wire, meter: Meter
+    ) -> None:
+        exchange = self._exchange
+        observe, event_of, write = meter.observe, wire.event, connection.write
+
+        def take(chunk: Chunk) -> bool:
+            observe(chunk)
+            event = event_of(chunk)
+            if not event:
+                return True
+            exchange.num_bytes += len(event)
+            return write(event)
+
+        while not await chunks.forward(take):
+            await connection.drain()
 
     async def end(self, event: bytes) -> None:
         if not self.has_started:

@@ -3,14 +3,18 @@
 import json
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headrace.errors import ConfigurationError
+from headrace.imports import fast_imports
 
 if TYPE_CHECKING:  # help is immediate
+    from headrace.cli.progress import LoadProgress
     from headrace.generation import ModelInfo
     from headrace.registry.status import ModelStatus
 
@@ -94,26 +98,33 @@ def serve(
 
 
 def _run(config: Path | None, overrides: dict[str, Any]) -> None:
-    from headrace.settings import is_loopback, load_settings
+    with fast_imports(hidden=["rich"]):  # structlog would take it, and we print plain traces
+        from headrace.api.server import serve as run_server
+        from headrace.settings import is_loopback, load_settings
 
     settings = load_settings(config, overrides)
     if not is_loopback(settings.server.host):
         _warn_of_an_open_host(settings.server.host)
 
-    from rich.console import Console
+    with ExitStack() as stack:
 
-    from headrace.api.server import serve as run_server
-    from headrace.cli.progress import LoadProgress
+        @cache
+        def progress() -> "LoadProgress":
+            """Made at the first news, when the workers are on their way: rich takes long."""
+            from rich.console import Console
 
-    with LoadProgress(Console(stderr=True)) as progress:
+            from headrace.cli.progress import LoadProgress
+
+            return stack.enter_context(LoadProgress(Console(stderr=True)))
+
         infos: dict[str, ModelInfo] = {}
 
         def show(statuses: Sequence["ModelStatus"]) -> None:
-            progress.update(statuses)
+            progress().update(statuses)
             infos.update((status.model_id, status.info) for status in statuses if status.info)
 
         def announce(url: str) -> None:
-            progress.close()
+            progress().close()
             _announce(url, settings.models[0].name, infos.values())
 
         run_server(settings, on_progress=show, on_ready=announce)

@@ -1,7 +1,8 @@
-"""Drives an engine from an event loop: a thread of its own steps it, deliveries come back.
+"""Drives an engine from an event loop: a thread of its own steps it and delivers.
 
 Everything public belongs to the loop; only `_run` and what it calls run in the thread. Between the
-two are an inbox (a deque, whose ends are safe to use from two threads) and the loop's own queue.
+two are deques, whose ends are safe to use from two threads. The loop looks into its own when it has
+something to do anyway: waking it costs more than a step's Python.
 """
 
 import asyncio
@@ -25,10 +26,13 @@ from headrace.generation import Chat, EngineStats, GenerationRequest, Prompt
 log = structlog.get_logger()
 
 Deliver = Callable[[list[Delivery], EngineStats], None]
+"""Called by any thread, the engine's own once a step; must neither block nor raise."""
 
 _NUM_TOKENIZER_THREADS = 2
 _RETRY_ELSEWHERE = 1.0  # seconds; another process answers, if any does
 _CHARACTERS_PER_TOKEN = 3  # a low guess, so that what is being tokenized counts enough
+_SHORT_PROMPT = 1000  # characters, tokenized in under half a millisecond: two thread hops take more
+_MESSAGE_LENGTH = 64  # characters that a template's work on one message is worth
 
 
 class _Arrival(NamedTuple):
@@ -41,10 +45,16 @@ class _Departure(NamedTuple):
     request_id: str
 
 
+class _Changes(NamedTuple):
+    started: list[str]
+    ended: list[str]
+    at: float
+
+
 class AsyncEngine:
     """Accepts requests on a loop and steps the engine whenever there is work.
 
-    `deliver` is called on the loop once a step. `fault` is set if the engine itself failed: every
+    `deliver` is called in the thread once a step. `fault` is set if the engine itself failed: every
     request has then been answered with an error, and the process should end.
     """
 
@@ -63,6 +73,7 @@ class AsyncEngine:
         self._is_draining = False
         self._is_closing = False
         self._inbox: deque[_Arrival | _Departure] = deque()
+        self._changes: deque[_Changes] = deque()
         self._wake = threading.Event()
         self._encoders = ThreadPoolExecutor(_NUM_TOKENIZER_THREADS, "headrace-tokenizer")
         self._thread = threading.Thread(target=self._run, name="headrace-engine", daemon=True)
@@ -76,6 +87,7 @@ class AsyncEngine:
     @property
     def has_work(self) -> bool:
         """Whether the thread has anything to do; what is being tokenized does not count."""
+        self._settle()
         return len(self._accepted) > len(self._tokenizing)
 
     @property
@@ -89,6 +101,7 @@ class AsyncEngine:
     async def add(self, request: GenerationRequest) -> None:
         """Accept a request: from its return on its deliveries come. Raises when it is refused."""
         self._refuse_if_closed()
+        self._settle()
         request_id, accepted_at = request.request_id, time.monotonic()
         if request_id in self._accepted:
             raise InvalidRequestError(f"request {request_id} is already in progress")
@@ -117,12 +130,7 @@ class AsyncEngine:
 
     async def tokenize(self, prompt: Prompt, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a prompt, worked out off the loop; refused if it could never fit."""
-        encode = partial(
-            self._tokenizer.encode,
-            prompt,
-            add_special_tokens=add_special_tokens,
-            max_tokens=self._engine.limits.max_model_len,
-        )
+        encode = partial(self._encode, prompt, add_special_tokens=add_special_tokens)
         return await self._loop.run_in_executor(self._encoders, encode)
 
     async def detokenize(self, token_ids: list[int]) -> str:
@@ -131,7 +139,8 @@ class AsyncEngine:
 
     async def drain(self) -> None:
         """Take no new requests and return when those accepted are answered."""
-        self._is_draining = True
+        self._is_draining = True  # from here on the thread tells at once
+        self._settle()
         await self._idle.wait()
 
     async def close(self) -> None:
@@ -143,12 +152,23 @@ class AsyncEngine:
         self._end_all(DrainingError("the engine is shutting down", retry_after=_RETRY_ELSEWHERE))
 
     async def _prompt_ids(self, request: GenerationRequest) -> list[int]:
-        prompt_ids = await self.tokenize(request.prompt)
+        if _length(request.prompt) <= _SHORT_PROMPT:
+            prompt_ids = self._encode(request.prompt)
+        else:
+            prompt_ids = await self.tokenize(request.prompt)
         self._refuse_if_closed(even_draining=False)
         self._engine.limits.check(request, prompt_ids)
         num_tokens = request.sampling.n * len(prompt_ids)
+        self._settle()
         self._queue.resize(request.request_id, num_tokens, time.monotonic())
         return prompt_ids
+
+    def _encode(self, prompt: Prompt, *, add_special_tokens: bool = True) -> list[int]:
+        return self._tokenizer.encode(
+            prompt,
+            add_special_tokens=add_special_tokens,
+            max_tokens=self._engine.limits.max_model_len,
+        )
 
     def _refuse_if_closed(self, *, even_draining: bool = True) -> None:
         if self._fault.done():
@@ -160,24 +180,14 @@ class AsyncEngine:
         self._inbox.append(message)
         self._wake.set()
 
-    def _receive(
-        self,
-        deliveries: list[Delivery],
-        stats: EngineStats,
-        started: list[str],
-        ended: list[str],
-    ) -> None:
-        """Take in one step's results, on the loop."""
-        now = time.monotonic()
-        for request_id in started:
-            self._queue.start(request_id, now)
-        for request_id in ended:
-            self._forget(request_id)
-        for delivery in deliveries:
-            if delivery.error is not None:
-                self._forget(delivery.request_id)
-        self._stats = stats
-        self._deliver(deliveries, stats)
+    def _settle(self) -> None:
+        """Take in who has started and who has ended since the last look, on the loop."""
+        while self._changes:
+            started, ended, at = self._changes.popleft()
+            for request_id in started:
+                self._queue.start(request_id, at)
+            for request_id in ended:
+                self._forget(request_id)
 
     def _forget(self, request_id: str) -> None:
         self._queue.leave(request_id, time.monotonic())
@@ -192,6 +202,7 @@ class AsyncEngine:
 
     def _end_all(self, error: HeadraceError) -> None:
         """Answer whatever is in the engine with an error; `add` answers what is on its way."""
+        self._settle()
         ended = self._accepted - self._tokenizing
         for request_id in ended:
             self._forget(request_id)
@@ -205,12 +216,21 @@ class AsyncEngine:
                 deliveries = self._take_messages()
                 self._engine.compute(time.monotonic())
                 deliveries += self._engine.collect(time.monotonic())
-                self._call(
-                    self._receive, deliveries, self._engine.stats, *self._engine.take_changes()
-                )
+                self._stats = self._engine.stats
+                self._deliver(deliveries, self._stats)
+                self._tell_of_changes(deliveries)
         except BaseException as error:  # callers must be answered whatever failed
             log.critical("engine.failed", exc_info=error)
             self._call(self._receive_fault, error)
+
+    def _tell_of_changes(self, deliveries: list[Delivery]) -> None:
+        """Last, so that a loop that has heard of a request's end knows that it was answered."""
+        started, ended = self._engine.take_changes()
+        ended += [delivery.request_id for delivery in deliveries if delivery.error is not None]
+        if started or ended:
+            self._changes.append(_Changes(started, ended, time.monotonic()))
+            if self._is_draining:
+                self._call(self._settle)
 
     def _wait_for_work(self) -> bool:
         """Return when there is something to do; False when it is to end."""
@@ -246,10 +266,15 @@ class AsyncEngine:
 
 
 def _estimated_tokens(request: GenerationRequest) -> int:
-    prompt = request.prompt
-    if isinstance(prompt, list):
-        return request.sampling.n * len(prompt)
-    texts = (
-        [message.content for message in prompt.messages] if isinstance(prompt, Chat) else [prompt]
-    )
-    return request.sampling.n * (sum(map(len, texts)) // _CHARACTERS_PER_TOKEN + 1)
+    length = _length(request.prompt)
+    if not isinstance(request.prompt, list):
+        length = length // _CHARACTERS_PER_TOKEN + 1
+    return request.sampling.n * length
+
+
+def _length(prompt: Prompt) -> int:
+    """Characters of a text or, with some for each message, of a chat; tokens of a list."""
+    if isinstance(prompt, Chat):
+        texts = [text or "" for m in prompt.messages for text in (m.role, m.content, m.name)]
+        return sum(map(len, texts)) + _MESSAGE_LENGTH * len(prompt.messages)
+    return len(prompt)

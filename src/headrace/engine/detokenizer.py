@@ -7,14 +7,13 @@ see docs/decisions.
 """
 
 import json
-from codecs import getincrementaldecoder
 from collections.abc import Callable, Container
+from encodings.utf_8 import IncrementalDecoder
 
 from tokenizers import Tokenizer
 
 from headrace.errors import ModelFileError
 
-_Decoder = getincrementaldecoder("utf-8")
 _SPACE = "▁"  # how SentencePiece writes a space
 _BYTE_TOKEN_LENGTH = len("<0x00>")
 
@@ -31,6 +30,7 @@ class TokenBytes:
             "Metaspace" in steps and steps["Metaspace"].get("prepend_scheme") != "never"
         )
         self._known: dict[int, bytes] = {}
+        self._texts: dict[int, str | None] = {}
 
     def __getitem__(self, token_id: int) -> bytes:
         known = self._known.get(token_id)
@@ -40,24 +40,34 @@ class TokenBytes:
             known = self._known[token_id] = b"" if token is None else self._to_bytes(token)
         return known
 
+    def text(self, token_id: int) -> str | None:
+        """What the token says by itself; None when its bytes begin or end within a character."""
+        try:
+            return self._texts[token_id]
+        except KeyError:
+            text = self._texts[token_id] = _whole_characters(self[token_id])
+            return text
+
 
 class Detokenizer:
     """The text of one sequence as it grows; a character comes out when its last byte is in."""
 
-    __slots__ = ("_bytes", "_decode", "_hidden", "_strip")
+    __slots__ = ("_bytes", "_decoder", "_hidden", "_strip")
 
     def __init__(self, token_bytes: TokenBytes, hidden: Container[int], *, at_start: bool) -> None:
         """Tokens in `hidden` give no text; `at_start` means that no prompt precedes."""
         self._bytes = token_bytes
         self._hidden = hidden
-        self._decode = _Decoder(errors="replace").decode
+        self._decoder: IncrementalDecoder | None = None  # only while it holds incomplete bytes
         self._strip = at_start and token_bytes.strips_first_space
 
     def push(self, token_id: int) -> str:
         """The text that this token completes, perhaps none."""
         if token_id in self._hidden:
             return ""
-        text = self._decode(self._bytes[token_id])
+        text = self._bytes.text(token_id) if self._decoder is None else None
+        if text is None:
+            text = self._decode(self._bytes[token_id])
         if self._strip and text:
             self._strip = False
             return text.removeprefix(" ")
@@ -65,7 +75,20 @@ class Detokenizer:
 
     def flush(self) -> str:
         """What remains at the end: an incomplete character shows as U+FFFD."""
-        return self._decode(b"", final=True)
+        return "" if self._decoder is None else self._decoder.decode(b"", final=True)
+
+    def _decode(self, data: bytes) -> str:
+        decoder = self._decoder or IncrementalDecoder(errors="replace")
+        text = decoder.decode(data)
+        self._decoder = decoder if decoder.buffer else None
+        return text
+
+
+def _whole_characters(data: bytes) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _converter(steps: dict[str, object], where: str) -> Callable[[str], bytes]:

@@ -84,8 +84,8 @@ class QueueBound:
 
     def _measure(self, now: float) -> None:
         """Let the past fade, and count the time since as busy if anyone waited."""
-        elapsed = max(0.0, now - self._measured_at)
-        self._measured_at = now
+        elapsed = max(0.0, now - self._measured_at)  # what started may be told of later
+        self._measured_at += elapsed
         if self._tokens:
             fade = math.exp(-elapsed / _MEMORY)
             self._drained *= fade

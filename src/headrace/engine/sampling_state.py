@@ -10,6 +10,7 @@ from headrace.engine.random_numbers import stream_key
 from headrace.generation import SamplingParams
 
 _NO_IDS: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+_NO_VALUES: NDArray[np.float32] = np.empty(0, dtype=np.float32)
 
 
 class SamplingState:
@@ -39,9 +40,11 @@ class SamplingState:
         stop_ids: Iterable[int],
     ) -> None:
         self.params = params
-        self.key = stream_key(seed, index)
-        self.bias_ids = np.fromiter(params.logit_bias.keys(), np.int64)
-        self.bias_values = np.fromiter(params.logit_bias.values(), np.float32)
+        self.key = stream_key(seed, index) if params.temperature > 0 else 0
+        self.bias_ids, self.bias_values = _NO_IDS, _NO_VALUES
+        if params.logit_bias:
+            self.bias_ids = np.fromiter(params.logit_bias.keys(), np.int64)
+            self.bias_values = np.fromiter(params.logit_bias.values(), np.float32)
         self.min_tokens = params.min_tokens
         self.stop_ids = np.fromiter(stop_ids, np.int64) if params.min_tokens else _NO_IDS
         self.counts = _token_counts(params, prompt_ids)

@@ -1,14 +1,25 @@
 """The readers' side of deliveries: a stream for each request, cheap to feed, bounded if unread."""
 
 import asyncio
-from collections.abc import Iterable
-from typing import Self
+from collections.abc import Callable, Iterable
+from typing import Protocol, Self, runtime_checkable
 
 from headrace.engine.delivery import Delivery
 from headrace.errors import HeadraceError
 from headrace.generation import Chunk, TokenLogprob
 
 MAX_UNREAD_CHUNKS = 32
+
+Take = Callable[[Chunk], bool]  # answers whether it can take another one at once
+
+
+@runtime_checkable
+class Forwarding(Protocol):
+    """Chunks that can be had as they arrive, without a turn of the event loop for each."""
+
+    async def forward(self, take: Take) -> bool:
+        """Give `take` each chunk until it wants a pause (False) or there are no more (True)."""
+        ...
 
 
 class ChunkStreams:
@@ -59,6 +70,7 @@ class ChunkStream:
         self._unread: list[Chunk] = []
         self._error: HeadraceError | None = None
         self._reader: asyncio.Future[None] | None = None
+        self._take: Take | None = None
 
     @property
     def is_finished(self) -> bool:
@@ -66,9 +78,12 @@ class ChunkStream:
         return self._num_unfinished == 0 or self._error is not None
 
     def put(self, chunk: Chunk) -> None:
-        self._unread.append(chunk)
         if chunk.finish_reason is not None:
             self._num_unfinished -= 1
+        if self._take is not None:
+            self._hand_over(chunk, self._take)
+            return
+        self._unread.append(chunk)
         if len(self._unread) > self._max_unread:
             self._unread = fold_chunks(self._unread)
         self._wake()
@@ -89,6 +104,40 @@ class ChunkStream:
         while not self._unread:
             self._raise_if_over()
             await self._arrival()
+        return self._pop()
+
+    async def forward(self, take: Take) -> bool:
+        """See `Forwarding`; `put` itself calls `take`, what comes in a pause waits, folded."""
+        while self._unread:
+            if not take(self._pop()):
+                return False
+        if not self.is_finished:
+            self._take = take
+            try:
+                await self._arrival()
+                if self._take is None:
+                    return False
+            finally:
+                self._take = None
+        self.close()
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def _hand_over(self, chunk: Chunk, take: Take) -> None:
+        try:
+            has_room = take(chunk)
+        except Exception as exc:  # noqa: BLE001 - the reader's fault is the reader's to hear of
+            self._take = None
+            self._wake(exc)
+            return
+        if not has_room:
+            self._take = None
+            self._wake()
+        elif self._num_unfinished == 0:
+            self._wake()
+
+    def _pop(self) -> Chunk:
         if len(self._unread) > 1:
             self._unread = fold_chunks(self._unread)
         return self._unread.pop(0)
@@ -108,9 +157,13 @@ class ChunkStream:
         finally:
             self._reader = None
 
-    def _wake(self) -> None:
-        if self._reader is not None and not self._reader.done():
+    def _wake(self, fault: Exception | None = None) -> None:
+        if self._reader is None or self._reader.done():
+            return
+        if fault is None:
             self._reader.set_result(None)
+        else:
+            self._reader.set_exception(fault)
 
 
 def fold_chunks(chunks: Iterable[Chunk]) -> list[Chunk]:

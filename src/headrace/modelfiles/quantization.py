@@ -4,7 +4,7 @@ Block layouts are those of ggml (ggml-common.h); the K ones hold 256 numbers wit
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
@@ -28,6 +28,17 @@ class Format:
     block_length: int
     block_bytes: int
     expand: Callable[[Blocks], Floats]  # (num_blocks, block_bytes) -> (num_blocks, block_length)
+
+
+def row_blocks(tensor: StoredTensor) -> Iterator[tuple[slice, StoredTensor]]:
+    """A matrix as runs of rows, small enough that what is made of one stays in the cache."""
+    num_rows, width = tensor.shape
+    step = max(_CHUNK // width, 1)
+    rows = tensor.data.reshape(num_rows, -1)
+    for start in range(0, num_rows, step):
+        some = rows[start : start + step]
+        shape = len(some), width
+        yield slice(start, start + len(some)), StoredTensor(tensor.kind, shape, some.reshape(-1))
 
 
 def to_float32(tensor: StoredTensor) -> Floats:
@@ -98,15 +109,17 @@ def _bf16(blocks: Blocks) -> Floats:
 
 def _half(blocks: Blocks, start: int) -> Floats:
     """The fp16 at byte `start` of each block, as a column."""
-    return blocks[:, start : start + 2].copy().view(np.float16).astype(np.float32)
+    return blocks[:, start : start + 2].view(np.float16).astype(np.float32)
 
 
 def _nibbles(quants: Blocks) -> NDArray[np.uint8]:
     """Low halves, then high halves."""
-    out = np.empty((len(quants), quants.shape[1] * 2), np.uint8)
-    np.bitwise_and(quants, 15, out=out[:, : quants.shape[1]])
-    np.right_shift(quants, 4, out=out[:, quants.shape[1] :])
-    return out
+    packed = np.ascontiguousarray(quants)
+    run = f"V{packed.shape[1]}"  # one item is copied faster than a short run of bytes
+    out = np.empty((len(packed), 2), run)
+    out[:, :1] = (packed & 15).view(run)
+    out[:, 1:] = (packed >> 4).view(run)
+    return out.view(np.uint8)
 
 
 def _fifth_bits(words: Blocks) -> NDArray[np.uint8]:

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import gc
 import importlib
 import os
 import signal
@@ -13,6 +14,7 @@ import zmq
 
 from headrace import parent
 from headrace.executors.executor import Progress
+from headrace.imports import fast_imports
 from headrace.modelfiles.pip import end_downloads
 from headrace.worker import frames
 from headrace.worker.channel import Channel, tuned
@@ -45,13 +47,18 @@ def main(arguments: Sequence[str], *, load: Load | None = None) -> int:
 
 
 def _import_loading() -> None:
-    importlib.import_module("headrace.worker.loading")
+    # Not OpenVINO's converters of other formats, and the telemetry that comes with them.
+    with fast_imports(hidden=["openvino.tools.ovc"]):
+        importlib.import_module("headrace.worker.loading")
 
 
 def _load(spec: WorkerSpec, progress: Progress) -> LoadedModel:
     from headrace.worker.loading import load  # noqa: PLC0415 - slow to import: in the load's thread
 
-    return load(spec, progress)
+    loaded = load(spec, progress)
+    gc.collect()
+    gc.freeze()  # a collection amid tokens then passes over all that stays
+    return loaded
 
 
 async def _serve(endpoint: str, parent_pid: int, load: Load) -> int:

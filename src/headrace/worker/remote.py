@@ -7,11 +7,12 @@ too, so that they fire on time while the worker is in a long step, or gone.
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from typing import Self
 
 import msgspec
 
-from headrace.engine.stream import ChunkStream, ChunkStreams
+from headrace.engine.stream import ChunkStream, ChunkStreams, Take
 from headrace.errors import (
     DeadlineError,
     HeadraceError,
@@ -48,23 +49,9 @@ class RemoteModel:
     def num_in_flight(self) -> int:
         return len(self._owed)
 
-    async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
-        """Chunks as they come; closing the iterator aborts the request."""
-        # A number of our own: late chunks of an aborted request must not meet a namesake.
-        wire_id = f"{request.request_id}.{next(self._numbers)}"
-        stream = self._streams.open(wire_id, request.sampling.n)
-        timer: asyncio.TimerHandle | None = None
-        try:
-            _refuse_if_late(request.deadline)
-            frame = frames.Generate(msgspec.structs.replace(request, request_id=wire_id))
-            self._send_owed(wire_id, frame, stream.fail)
-            timer = self._start_timer(wire_id, request.deadline)
-            async for chunk in stream:
-                yield chunk
-        finally:
-            if timer is not None:
-                timer.cancel()
-            self._leave(wire_id, stream)
+    def generate(self, request: GenerationRequest) -> "RemoteGeneration":
+        """Chunks as they come; closing it aborts the request."""
+        return RemoteGeneration(self, request)
 
     async def tokenize(self, prompt: Prompt, *, add_special_tokens: bool = True) -> list[int]:
         call_id = self._next_call_id()
@@ -151,7 +138,28 @@ class RemoteModel:
 
     # Requests
 
-    def _start_timer(self, wire_id: str, deadline: float | None) -> asyncio.TimerHandle | None:
+    def begin(self, request: GenerationRequest) -> tuple[str, ChunkStream]:
+        """Send a request; the wire's id and the chunks that will come under it."""
+        # A number of our own: late chunks of an aborted request must not meet a namesake.
+        wire_id = f"{request.request_id}.{next(self._numbers)}"
+        stream = self._streams.open(wire_id, request.sampling.n)
+        try:
+            _refuse_if_late(request.deadline)
+            frame = frames.Generate(msgspec.structs.replace(request, request_id=wire_id))
+            self._send_owed(wire_id, frame, stream.fail)
+        except BaseException:
+            stream.close()
+            raise
+        return wire_id, stream
+
+    def leave(self, wire_id: str, stream: ChunkStream) -> None:
+        """Listen no longer; what has not been answered is aborted."""
+        stream.close()
+        if self._settle(wire_id) is not None and not stream.is_finished:
+            self._abort(wire_id)
+
+    def start_timer(self, wire_id: str, deadline: float | None) -> asyncio.TimerHandle | None:
+        """Fail the request at its deadline, whatever the worker does."""
         if deadline is None:
             return None
         delay = deadline - time.monotonic()
@@ -160,11 +168,6 @@ class RemoteModel:
     def _expire(self, wire_id: str) -> None:
         self._abort(wire_id)
         self._fail(wire_id, DeadlineError("the request's deadline has passed"))
-
-    def _leave(self, wire_id: str, stream: ChunkStream) -> None:
-        stream.close()
-        if self._settle(wire_id) is not None and not stream.is_finished:
-            self._abort(wire_id)
 
     def _abort(self, wire_id: str) -> None:
         """Abort at once; those of the same turn of the event loop share a frame."""
@@ -193,6 +196,61 @@ class RemoteModel:
         finally:
             del self._calls[call_id]
             self._settle(call_id)
+
+
+class RemoteGeneration:
+    """The chunks of one request: sent when first asked for, aborted when closed before its end."""
+
+    def __init__(self, model: RemoteModel, request: GenerationRequest) -> None:
+        self._model = model
+        self._request = request
+        self._wire_id = ""
+        self._stream: ChunkStream | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        if self._is_closed:
+            raise StopAsyncIteration
+        try:
+            return await anext(self._begun())
+        except BaseException:  # as a generator: nothing can come after what was raised
+            self._end()
+            raise
+
+    async def forward(self, take: Take) -> bool:
+        """See `headrace.engine.stream.Forwarding`."""
+        if self._is_closed:
+            return True
+        try:
+            is_over = await self._begun().forward(take)
+        except BaseException:
+            self._end()
+            raise
+        if is_over:
+            self._end()
+        return is_over
+
+    async def aclose(self) -> None:
+        self._end()
+
+    def _begun(self) -> ChunkStream:
+        if self._stream is None:
+            self._wire_id, self._stream = self._model.begin(self._request)
+            self._timer = self._model.start_timer(self._wire_id, self._request.deadline)
+        return self._stream
+
+    def _end(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._stream is not None:
+            self._model.leave(self._wire_id, self._stream)
 
 
 def _refuse_if_late(deadline: float | None) -> None:

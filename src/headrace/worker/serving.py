@@ -9,7 +9,7 @@ from headrace.generation import EngineStats, GenerationRequest, ModelInfo, Promp
 from headrace.worker.spec import WorkerSpec
 
 Deliver = Callable[[list[Delivery], EngineStats], None]
-"""Called on the event loop once a step, with everything that the step brought."""
+"""Called by any thread, once a step, with everything that the step brought; does not block."""
 
 
 class ServingEngine(Protocol):

@@ -25,15 +25,34 @@ class AutoregressiveDecoder:
         self._token_bytes = token_bytes
 
     def batch(self, step: Step) -> Batch:
-        computed = [seq.num_computed_tokens for seq in step.sequences]
-        counts = np.array(step.num_new_tokens, dtype=np.int32)
+        """All in one pass: a model leaves the caches cold, and each pass would fill them anew."""
+        size = self._block_size
+        token_ids, computed, tables, rows = list[int](), list[int](), list[list[int]](), list[int]()
+        want_logits = False
+        for seq, count in zip(step.sequences, step.num_new_tokens, strict=True):
+            known, table = seq.token_ids, seq.block_table
+            start = seq.num_computed_tokens
+            end = start + count
+            if seq.scores_prompt:
+                rows += range(len(token_ids), len(token_ids) + count)
+            elif end == len(known):
+                rows.append(len(token_ids) + count - 1)
+            if count == 1:
+                token_ids.append(known[start])
+            else:
+                token_ids += known[start:end]
+            computed.append(start)
+            # Tables of prompts in progress reach further than their last new token.
+            num_blocks = -(-end // size)
+            tables.append(table if len(table) == num_blocks else table[:num_blocks])
+            want_logits = want_logits or _needs_logits(seq)
         return Batch(
-            token_ids=_new_token_ids(step),
-            num_new_tokens=counts,
+            token_ids=np.array(token_ids, dtype=np.int32),
+            num_new_tokens=np.array(step.num_new_tokens, dtype=np.int32),
             num_computed_tokens=np.array(computed, dtype=np.int32),
-            block_tables=self._block_tables(step),
-            rows=_rows(step, counts),
-            want_logits=any(_needs_logits(seq) for seq in step.sequences),
+            block_tables=tables,
+            rows=np.array(rows, dtype=np.int32),
+            want_logits=want_logits,
         )
 
     def num_rows(self, seq: Sequence, num_new_tokens: int) -> int:
@@ -98,45 +117,6 @@ class AutoregressiveDecoder:
         assert output.logits is not None
         logits = output.logits[row : row + len(targets)]
         return seq, position, token_logprobs(logits, targets, num_top, self._token_bytes)
-
-    def _block_tables(self, step: Step) -> list[list[int]]:
-        """Each table up to its last new token; those of prompts in progress reach further."""
-        size = self._block_size
-        return [
-            table
-            if len(table := seq.block_table)
-            == (length := -(-(seq.num_computed_tokens + count) // size))
-            else table[:length]
-            for seq, count in zip(step.sequences, step.num_new_tokens, strict=True)
-        ]
-
-
-def _new_token_ids(step: Step) -> NDArray[np.int32]:
-    token_ids: list[int] = []
-    for seq, count in zip(step.sequences, step.num_new_tokens, strict=True):
-        start = seq.num_computed_tokens
-        if count == 1:
-            token_ids.append(seq.token_ids[start])
-        else:
-            token_ids += seq.token_ids[start : start + count]
-    return np.array(token_ids, dtype=np.int32)
-
-
-def _rows(step: Step, counts: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The last new token of each sequence that catches up, every new one of scored prompts."""
-    ends = np.cumsum(counts, dtype=np.int32)
-    catches_up = [
-        len(seq.token_ids) - seq.num_computed_tokens == count
-        for seq, count in zip(step.sequences, step.num_new_tokens, strict=True)
-    ]
-    if not any(seq.scores_prompt for seq in step.sequences):
-        return ends[catches_up] - 1
-    wanted = np.zeros(ends[-1], dtype=np.bool)
-    wanted[ends[catches_up] - 1] = True
-    for seq, end, count in zip(step.sequences, ends, counts, strict=True):
-        if seq.scores_prompt:
-            wanted[end - count : end] = True
-    return np.flatnonzero(wanted).astype(np.int32)
 
 
 def _likeliest(step: Step, output: Output) -> Decoded:

@@ -1,5 +1,6 @@
 """Weights as graph constants, in the form in which they are stored. Knows nothing of layers."""
 
+import math
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import accumulate
@@ -13,7 +14,11 @@ from numpy.typing import DTypeLike, NDArray
 
 from headrace.executors.openvino.arena import Arena
 from headrace.executors.openvino.precision import Precision
-from headrace.modelfiles.weights import Weights
+from headrace.modelfiles.quantization import row_blocks, to_bfloat16, to_float32
+from headrace.modelfiles.weights import StoredTensor, Weights
+
+Convert = Callable[[NDArray[Any], slice, StoredTensor], None]
+"""Stores a few rows of a checkpoint's tensor as those rows of ours."""
 
 _STORED_BYTES = {"fp32": 4, "bf16": 2, "bf16 as fp32": 4, "int8": 1}
 
@@ -83,50 +88,36 @@ class Constants:
             self._readers.shutdown(cancel_futures=True)
 
     def _fp32(self, names: tuple[str, ...]) -> ov.Node:
-        return op.constant(
-            self._stacked(names, np.float32, self._weights.float32), shared_memory=True
-        )
+        return op.constant(self._stacked(names, np.float32, _as_fp32), shared_memory=True)
 
     def _bf16(self, names: tuple[str, ...]) -> ov.Node:
-        bits = self._stacked(names, np.uint16, self._weights.bfloat16)
+        bits = self._stacked(names, np.uint16, _as_bf16)
         tensor = ov.Tensor(bits, ov.Shape(bits.shape), ov.Type.bf16)
         return op.convert(internal_op.Constant(tensor, shared_memory=True), "f32")
 
     def _bf16_as_fp32(self, names: tuple[str, ...]) -> ov.Node:
-        return op.constant(self._stacked(names, np.float32, self._rounded), shared_memory=True)
-
-    def _rounded(self, name: str) -> NDArray[np.float32]:
-        return (self._weights.bfloat16(name).astype(np.uint32) << 16).view(np.float32)
+        return op.constant(self._stacked(names, np.float32, _as_rounded_fp32), shared_memory=True)
 
     def _int8(self, names: tuple[str, ...]) -> ov.Node:
         scales = np.empty((self._num_rows(names), 1), np.float32)
-        starts = dict(zip(names, self._starts(names), strict=True))
 
-        def quantized(name: str) -> NDArray[np.int8]:
-            weight = self._weights.float32(name)
-            scale = np.maximum(weight.max(1, keepdims=True), -weight.min(1, keepdims=True))
-            scale /= np.float32(127)  # per output channel
-            scale[scale == 0] = 1
-            scales[starts[name] : starts[name] + len(scale)] = scale
-            scaled = weight / scale
-            values: NDArray[np.int8] = np.rint(scaled, out=scaled).astype(np.int8)
-            return values
+        def quantize(values: NDArray[Any], rows: slice, block: StoredTensor) -> None:
+            values[rows], scales[rows] = quantized_rows(to_float32(block))
 
-        stacked = self._stacked(names, np.int8, quantized)
+        stacked = self._stacked(names, np.int8, quantize)
         constant = op.convert(op.constant(stacked, shared_memory=True), "f32")
         return op.multiply(constant, op.constant(scales, shared_memory=True))
 
-    def _stacked(
-        self, names: tuple[str, ...], kind: DTypeLike, read: Callable[[str], NDArray[Any]]
-    ) -> NDArray[Any]:
+    def _stacked(self, names: tuple[str, ...], kind: DTypeLike, convert: Convert) -> NDArray[Any]:
         """Room for the tensors, one below the other, which the readers will fill."""
         width = self._weights.shape(names[0])[1]
         stacked = self.arena.take((self._num_rows(names), width), kind)
 
         def fill(name: str, start: int) -> int:
-            values = read(name)
-            stacked[start : start + len(values)] = values
-            return values.size
+            tensor = self._weights.stored(name)
+            for rows, block in row_blocks(tensor):
+                convert(stacked, slice(start + rows.start, start + rows.stop), block)
+            return math.prod(tensor.shape)
 
         for name, start in zip(names, self._starts(names), strict=True):
             self._reads.append(self._readers.submit(fill, name, start))
@@ -139,6 +130,27 @@ class Constants:
         """Each tensor's first row in the stack."""
         rows = [self._weights.shape(name)[0] for name in names]
         return list(accumulate(rows[:-1], initial=0))
+
+
+def quantized_rows(weight: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Whole numbers from -127 to 127, and the scale of each row, that is of each output channel."""
+    scale = np.maximum(weight.max(1, keepdims=True), -weight.min(1, keepdims=True))
+    scale /= np.float32(127)
+    scale[scale == 0] = 1
+    scaled = weight / scale
+    return np.rint(scaled, out=scaled), scale
+
+
+def _as_fp32(values: NDArray[Any], rows: slice, block: StoredTensor) -> None:
+    values[rows] = to_float32(block)
+
+
+def _as_bf16(values: NDArray[Any], rows: slice, block: StoredTensor) -> None:
+    values[rows] = to_bfloat16(block)
+
+
+def _as_rounded_fp32(values: NDArray[Any], rows: slice, block: StoredTensor) -> None:
+    np.left_shift(to_bfloat16(block), 16, out=values[rows].view(np.uint32), dtype=np.uint32)
 
 
 def _form(precision: Precision) -> str:

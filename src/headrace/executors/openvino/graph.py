@@ -10,14 +10,11 @@ import openvino as ov
 import openvino.opset13 as op
 
 from headrace.executors.openvino.constants import Constants
+from headrace.executors.openvino.literals import Literals
 from headrace.executors.openvino.paged_attention import BatchInputs, paged_attention
 from headrace.modelfiles.config import ModelConfig, Rope
 
 ACTIVATIONS = {"silu": op.swish, "gelu_tanh": lambda x: op.gelu(x, "tanh")}
-
-
-def ints(*values: int) -> ov.Node:
-    return op.constant(np.array(values, np.int64))
 
 
 class DecoderGraph:
@@ -26,6 +23,8 @@ class DecoderGraph:
     def __init__(self, config: ModelConfig, constants: Constants) -> None:
         self._config = config
         self._constants = constants
+        self._literals = Literals()
+        self._ints = self._literals.ints
         self._parameters: list[ov.Node] = []
         self._rotations: dict[Rope, tuple[ov.Node, ov.Node]] = {}
 
@@ -43,14 +42,14 @@ class DecoderGraph:
             max_context_len=self._input("max_context_len", []),
         )
         embedding = self._constants.matrix("model.embed_tokens.weight")
-        x = op.unsqueeze(op.gather(embedding, token_ids, ints(0)), ints(1))
+        x = op.unsqueeze(op.gather(embedding, token_ids, self._ints(0)), self._ints(1))
         if config.embedding_scale != 1.0:
-            x = op.multiply(x, op.constant(np.float32(config.embedding_scale)))
+            x = op.multiply(x, self._literals.number(config.embedding_scale))
         for index in range(config.num_layers):
             x = self._layer(x, index)
         x = self._norm(x, "model.norm.weight")
         head = embedding if config.tied_embeddings else self._constants.matrix("lm_head.weight")
-        logits = op.squeeze(op.matmul(x, head, False, True), ints(1))  # (num_rows, vocab_size)
+        logits = op.squeeze(op.matmul(x, head, False, True), self._ints(1))  # (num_rows, vocab)
         return ov.Model([op.result(logits)], self._parameters, "decoder")
 
     def _layer(self, x: ov.Node, index: int) -> ov.Node:
@@ -59,7 +58,7 @@ class DecoderGraph:
         hidden = self._attention(self._norm(x, f"{name}.input_layernorm.weight"), index)
         if index == self._config.num_layers - 1:
             # nothing after the last attention looks at other tokens
-            x, hidden = (op.gather(node, self._rows, ints(0)) for node in (x, hidden))
+            x, hidden = (op.gather(node, self._rows, self._ints(0)) for node in (x, hidden))
         hidden = self._linear(hidden, f"{name}.self_attn.o_proj", bias=self._config.output_bias)
         if post:
             hidden = self._norm(hidden, f"{name}.post_attention_layernorm.weight")
@@ -82,7 +81,7 @@ class DecoderGraph:
         names = (f"{name}.gate_proj.weight", f"{name}.up_proj.weight")
         both = op.matmul(x, self._constants.matrix(*names), False, True)
         parts: list[ov.Node] = op.variadic_split(
-            both, op.constant(np.int64(2)), ints(width, width)
+            both, self._literals.axis(2), self._ints(width, width)
         ).outputs()
         return parts
 
@@ -95,38 +94,41 @@ class DecoderGraph:
         attended = paged_attention(
             self._rotate(self._heads(query, config.num_heads, f"{name}.q_norm"), rotation),
             self._rotate(self._heads(key, config.num_kv_heads, f"{name}.k_norm"), rotation),
-            op.reshape(value, ints(0, -1), True),
+            op.reshape(value, self._ints(0, -1), True),
             key_cache=self._input(f"key_cache.{index}", [-1] * 4, ov.Type.dynamic),
             value_cache=self._input(f"value_cache.{index}", [-1] * 4, ov.Type.dynamic),
             batch=self._batch,
+            literals=self._literals,
             scale=config.attention_scale,
             window=config.layer_windows[index],
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
         )
         width = config.num_heads * config.head_dim
-        return op.reshape(op.unsqueeze(attended, ints(1)), ints(0, 1, width), True)
+        return op.reshape(op.unsqueeze(attended, self._ints(1)), self._ints(0, 1, width), True)
 
     def _heads(self, x: ov.Node, heads: int, norm: str) -> ov.Node:
         """(num_tokens, 1, heads, head_dim), each head normed where the model does so."""
-        x = op.reshape(x, ints(0, 0, heads, self._config.head_dim), True)
+        x = op.reshape(x, self._ints(0, 0, heads, self._config.head_dim), True)
         return self._norm(x, f"{norm}.weight") if self._config.qk_norm else x
 
     def _rotate(self, x: ov.Node, rotation: tuple[ov.Node, ov.Node]) -> ov.Node:
         """(num_tokens, heads * head_dim); the plugin fuses this shape into one kernel."""
         half = self._config.head_dim // 2
         cos, sin = rotation
-        x = op.transpose(x, ints(0, 2, 1, 3))
-        left, right = op.variadic_split(x, op.constant(np.int64(3)), ints(half, half)).outputs()
-        turned = op.concat([op.multiply(right, op.constant(np.float32(-1))), left], -1)
+        x = op.transpose(x, self._ints(0, 2, 1, 3))
+        left, right = op.variadic_split(x, self._literals.axis(3), self._ints(half, half)).outputs()
+        turned = op.concat([op.multiply(right, self._literals.number(-1)), left], -1)
         x = op.add(op.multiply(x, cos), op.multiply(turned, sin))
-        return op.reshape(op.transpose(x, ints(0, 2, 1, 3)), ints(0, -1), True)
+        return op.reshape(op.transpose(x, self._ints(0, 2, 1, 3)), self._ints(0, -1), True)
 
     def _rotation(self, rope: Rope) -> tuple[ov.Node, ov.Node]:
         """The cosines and sines, (num_tokens, 1, 1, head_dim), shared by all layers of one rope."""
         if rope not in self._rotations:
             inverse = np.array(rope.inverse_frequencies, np.float32).reshape(1, 1, 1, -1)
-            positions = op.reshape(op.convert(self._positions, "f32"), ints(-1, 1, 1, 1), False)
+            positions = op.reshape(
+                op.convert(self._positions, "f32"), self._ints(-1, 1, 1, 1), False
+            )
             angles = op.multiply(positions, op.constant(inverse))
             angles = op.concat([angles, angles], -1)
             self._rotations[rope] = (
@@ -136,13 +138,13 @@ class DecoderGraph:
         return self._rotations[rope]
 
     def _scaled(self, x: ov.Node, factor: float) -> ov.Node:
-        return x if factor == 1.0 else op.multiply(x, op.constant(np.float32(factor)))
+        return x if factor == 1.0 else op.multiply(x, self._literals.number(factor))
 
     def _norm(self, x: ov.Node, name: str) -> ov.Node:
         """RMSNorm, in the shape that the plugin fuses into one kernel."""
-        mean = op.reduce_mean(op.power(x, op.constant(np.float32(2))), ints(-1), True)
-        root = op.sqrt(op.add(mean, op.constant(np.float32(self._config.norm_eps))))
-        normed = op.multiply(x, op.divide(op.constant(np.float32(1)), root))
+        mean = op.reduce_mean(op.power(x, self._literals.number(2)), self._ints(-1), True)
+        root = op.sqrt(op.add(mean, self._literals.number(self._config.norm_eps)))
+        normed = op.multiply(x, op.divide(self._literals.number(1), root))
         return op.multiply(normed, self._constants.vector(name))
 
     def _linear(self, x: ov.Node, name: str, *, bias: bool) -> ov.Node:

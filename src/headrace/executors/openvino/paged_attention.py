@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import openvino as ov
 import openvino.op as internal_op
-import openvino.opset13 as op
 
 from headrace.errors import ConfigurationError
+from headrace.executors.openvino.literals import Literals
 
 OPENVINO_VERSION = "2026.4"
 
@@ -41,6 +41,7 @@ def paged_attention(
     key_cache: ov.Node,
     value_cache: ov.Node,
     batch: BatchInputs,
+    literals: Literals,
     scale: float,
     window: int,
     num_kv_heads: int,
@@ -57,11 +58,11 @@ def paged_attention(
         batch.subsequence_begins,
         batch.block_indices,
         batch.block_indices_begins,
-        op.constant(np.float32(scale)),
-        op.constant(np.int32(window)),
-        op.constant(np.zeros(0, np.float32)),  # alibi slopes
+        literals.number(scale),
+        literals.array(np.int32(window)),
+        literals.array(_NO_FLOATS),  # alibi slopes
         batch.max_context_len,
-        *(op.constant(value) for value in _UNUSED.values()),
+        *(literals.array(value) for value in _UNUSED.values()),
     ]
     attention = internal_op._PagedAttentionExtension(  # noqa: SLF001 (there is no public one)
         [node if isinstance(node, ov.Output) else node.output(0) for node in inputs]

@@ -1,0 +1,169 @@
+"""What can be set: each section's keys with type, range and default, and what they mean."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ByteSize, ConfigDict, Field
+
+from headrace.engine.config import EngineConfig
+from headrace.executors.config import ExecutorConfig, ExecutorName, KVCachePrecision, Precision
+
+MODEL_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+
+_ENGINE = EngineConfig()
+_EXECUTOR = ExecutorConfig()
+_MIB = 1 << 20
+
+
+def default_state_dir() -> Path:
+    """Where downloads and run-time files go unless `server.state_dir` says otherwise."""
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path("~/.local/state").expanduser()) / "headrace"
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ServerSection(_Section):
+    """`[server]`: where it listens and how long it waits."""
+
+    host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
+    port: int = Field(8000, ge=0, le=65535, description="TCP port; 0 takes a free one")
+    allow_unauthenticated: bool = Field(
+        False, description="permits a host that other machines can reach, without authentication"
+    )
+    state_dir: Annotated[Path, AfterValidator(Path.expanduser)] = Field(
+        default_factory=default_state_dir, description="downloaded models and run-time files"
+    )
+    max_body_bytes: ByteSize = Field(
+        ByteSize(_MIB),
+        ge=1,
+        description="largest request body in bytes, also as `1MiB`; more is a 413",
+    )
+    request_timeout: float = Field(
+        600.0, gt=0, allow_inf_nan=False, description="seconds a request may take; more is a 504"
+    )
+    shutdown_settle: float = Field(
+        0.5,
+        ge=0,
+        allow_inf_nan=False,
+        description="seconds after SIGTERM in which new requests are still taken",
+    )
+    shutdown_timeout: float = Field(
+        30.0, ge=0, allow_inf_nan=False, description="seconds that running requests get to end"
+    )
+
+
+class LimitsSection(_Section):
+    """`[limits]`: how much may wait, per model."""
+
+    max_queued_requests: int = Field(
+        _ENGINE.max_queued_requests, ge=1, description="requests that may wait; more is a 503"
+    )
+    max_queued_tokens: int = Field(
+        _ENGINE.max_queued_tokens, ge=1, description="prompt tokens that may wait; more is a 503"
+    )
+
+
+class TelemetrySection(_Section):
+    """`[telemetry]`: what the server tells of itself."""
+
+    log_format: Literal["text", "json"] = Field(
+        "text", description="`text` for people, `json` for machines"
+    )
+    log_dir: Annotated[Path, AfterValidator(Path.expanduser)] | None = Field(
+        None, description="folder of the server's rotated log file and each worker's; unset: stderr"
+    )
+    metrics: bool = Field(True, description="serve `/metrics`")
+
+
+class EngineSection(_Section):
+    """`[models.engine]`: how one model is computed."""
+
+    executor: ExecutorName = Field(
+        _EXECUTOR.executor, description="what does the arithmetic: `auto`, `native` or `openvino`"
+    )
+    precision: Precision = Field(
+        _EXECUTOR.precision,
+        description="how weights are stored: `auto`, `fp32`, `bf16`, `int8` (`w8a16`), `w8a8` or"
+        " `w4a16`",
+    )
+    kv_cache_precision: KVCachePrecision = Field(
+        _EXECUTOR.kv_cache_precision,
+        description="how the KV cache is stored: `auto`, `fp32`, `fp16`, `bf16` or `int8` (`u8`)",
+    )
+    kv_cache_memory: ByteSize | None = Field(
+        None,
+        ge=1,
+        description="bytes for the KV cache, also as `512MiB`; unset: chosen for the machine",
+    )
+    num_threads: int | None = Field(
+        None, ge=1, description="compute threads; unset: every core the process may use"
+    )
+    max_model_len: int | None = Field(
+        None, ge=1, description="longest context in tokens; unset: what the model allows"
+    )
+    max_num_seqs: int = Field(_ENGINE.max_num_seqs, ge=1, description="sequences in one step")
+    max_num_batched_tokens: int = Field(
+        _ENGINE.max_num_batched_tokens, ge=1, description="tokens in one step"
+    )
+    prefix_caching: bool = Field(
+        _ENGINE.prefix_caching, description="reuse the KV blocks of equal prompt beginnings"
+    )
+
+
+class ModelSection(_Section):
+    """`[[models]]`: one model to serve."""
+
+    source: str = Field(
+        min_length=1, description="where the model comes from, see [models](models.md)"
+    )
+    name: str | None = Field(
+        None, pattern=rf"^{MODEL_NAME}$", description="name in requests; unset: from the source"
+    )
+    version: int = Field(1, ge=1, description="number after the `@` of the model id")
+    engine: EngineSection = EngineSection()
+
+
+class Sections(_Section):
+    """The whole file."""
+
+    server: ServerSection = Field(default_factory=ServerSection)
+    limits: LimitsSection = LimitsSection()
+    telemetry: TelemetrySection = TelemetrySection()
+    models: tuple[ModelSection, ...] = ()
+
+
+NOT_SUPPORTED_YET = frozenset(
+    {
+        "auth",
+        "jobs",
+        "storage",
+        "server.tls_certfile",
+        "server.tls_keyfile",
+        "server.workers_dir",
+        "limits.requests_per_minute",
+        "limits.tokens_per_minute",
+        "telemetry.otlp_endpoint",
+        "models.batching",
+        "models.replicas",
+        "models.retain",
+        "models.routing",
+        "models.runtime",
+        "models.tags",
+        "models.upstreams",
+        "models.warmup",
+        "models.engine.executor=torch",
+    }
+)
+"""Keys, and values of keys, that are part of the plan and have nothing behind them so far."""
+
+SECTIONS: dict[str, type[BaseModel]] = {
+    "server": ServerSection,
+    "limits": LimitsSection,
+    "telemetry": TelemetrySection,
+    "models": ModelSection,
+    "engine": EngineSection,
+}
