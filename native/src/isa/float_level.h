@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kDirectRows = 12;  // up to here a tile reads packed numbers, beyond it expands them
 constexpr int kRowBlock = 192;   // rows whose sums wait while the panel goes by
-constexpr int kDepth = 128;      // rows of a panel expanded at a time: 16 KiB
+constexpr int kDepth = 192;      // rows of a panel expanded at a time: 24 KiB
 
 // Asks for k numbers of each row of the tile after t, of which `rows` are left.
 inline void fetch_rows(const Tile& t, int rows, int k) {
