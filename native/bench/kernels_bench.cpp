@@ -1,5 +1,6 @@
 // Times the kernels on the shapes of a small decoder, as shares of what this machine can do.
-//   kernels_bench [isa] [threads] [section ...]    sections: decode batch prefill attention
+//   kernels_bench [isa] [threads] [what ...]    what: decode batch prefill attention;
+//                                          bf16 i8 i8a8 q8 q4, all of them unless some are named
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -53,7 +54,7 @@ double on_threads(int count, F&& f) {
 
 // The least of several runs, in processor time: other work on the machine only ever adds.
 template <class F>
-double least_seconds(F&& run, double budget = 0.4) {
+double least_seconds(F&& run, double budget = 0.3) {
   double least = 1e9, spent = 0;
   for (int i = 0; i < 3 || (spent < budget && i < 2000); i++) {
     const double s = run();
@@ -172,11 +173,14 @@ double peak_gflops(int) { return 0; }
 struct Machine {
   int threads;
   double bandwidth, peak;
+  bool kinds[5];  // to be timed
 };
 
+constexpr const char* kNames[] = {"bf16", "i8", "i8a8", "q8", "q4"};
+
 void bench_products(const Kernels& kernels, const Machine& m, int rows, const char* what) {
-  const char* names[] = {"bf16", "i8", "i8a8", "q8", "q4"};
   for (int kind = 0; kind < 5; kind++) {
+    if (!m.kinds[kind]) continue;
     const Decoder d(kernels, static_cast<WeightKind>(kind));
     const bool int8 = d.kind == WeightKind::i8a8;
     const size_t row_bytes = kFfn * (int8 ? 1 : kernels.wide_bytes);
@@ -195,7 +199,7 @@ void bench_products(const Kernels& kernels, const Machine& m, int rows, const ch
     const double operations = 2 * ((d.numbers - head) * rows + head * head_rows);
     const double gbs = static_cast<double>(d.bytes) / s / 1e9, gflops = operations / s / 1e9;
     std::printf("%-8s %-5s %8.2f ms  %6.1f GB/s (%3.0f %% of a read)  %7.1f GFLOP/s (%3.0f %%)\n",
-                what, names[kind], s * 1e3, gbs, 100 * gbs / m.bandwidth, gflops,
+                what, kNames[kind], s * 1e3, gbs, 100 * gbs / m.bandwidth, gflops,
                 100 * gflops / m.peak);
     ::operator delete (const_cast<uint8_t*>(d.layers[0].matrix.panels), std::align_val_t{64});
     ::operator delete (data, std::align_val_t{64});
@@ -282,6 +286,9 @@ int main(int argc, char** argv) {
     }
     return argc <= 3;
   };
+  bool some = false;
+  for (int kind = 0; kind < 5; kind++) some |= m.kinds[kind] = argc > 3 && asked(kNames[kind]);
+  for (bool& kind : m.kinds) kind |= !some;
   m.bandwidth = read_bandwidth(m.threads);
   m.peak = peak_gflops(m.threads);
   std::printf("%s, %d threads: a plain read %.1f GB/s, multiply-adds of 8 floats %.1f GFLOP/s\n",

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -99,7 +100,7 @@ struct Weights::State {
   std::vector<Entry> entries;
   std::map<std::string, const Placed*> by_name;
   Mapping memory;
-  bool finished = false;
+  std::atomic<bool> finished = false;  // read by threads that do not hold `writing`
 
   // Until it is finished.
   std::mutex writing;

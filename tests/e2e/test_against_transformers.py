@@ -1,10 +1,15 @@
-"""The two real models answer, token for token, what transformers computes from the same file."""
+"""The two real models answer, token for token, what transformers computes from the same file.
+
+In bf16 a token may be another one only where transformers finds both as good as equally likely.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from executors.conftest import require_native_kernels
 from headrace import LLM, SamplingParams
 from headrace.engine.tokenizer import Tokenizer
 from real_models import GEMMA3, SMOLLM2, real_model
@@ -37,32 +42,44 @@ PROMPTS = [
 
 
 @pytest.mark.parametrize("source", [SMOLLM2, GEMMA3])
-def test_greedy_answers_in_fp32_equal_those_of_transformers(source: str) -> None:
+@pytest.mark.parametrize(
+    ("executor", "precision", "margin"), [("openvino", "fp32", 0.0), ("native", "bf16", 0.25)]
+)
+def test_greedy_answers_are_those_of_transformers(
+    source: str, executor: Any, precision: Any, margin: float
+) -> None:
+    if executor == "native":
+        require_native_kernels()
     files = real_model(source)
     prompt_ids = [Tokenizer(files).encode(prompt) for prompt in PROMPTS]
     greedy = SamplingParams(max_tokens=NUM_TOKENS, temperature=0, ignore_eos=True)
     with LLM(
-        str(files.path), precision="fp32", kv_cache_precision="fp32", max_model_len=256
+        str(files.path),
+        executor=executor,
+        precision=precision,
+        kv_cache_precision=precision,
+        max_model_len=256,
     ) as llm:
         answers = llm.generate(prompt_ids, greedy, show_progress=False)
-    likeliest = _predictor(files.path)
+    shortfalls = _judge(files.path)
     for prompt, ids, answer in zip(PROMPTS, prompt_ids, answers, strict=True):
-        ours = list(answer.token_ids)
         # Each token is the likeliest after those before it: together, the greedy answer.
-        assert likeliest([*ids, *ours])[len(ids) - 1 : -1] == ours, prompt
+        assert max(shortfalls(ids, list(answer.token_ids))) <= margin, prompt
 
 
-def _predictor(path: Path) -> Callable[[list[int]], list[int]]:
-    """Transformers' likeliest next token after each token of a text."""
+def _judge(path: Path) -> Callable[[list[int], list[int]], list[float]]:
+    """By how much each token of an answer has a lower logit than transformers' likeliest."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     model = transformers.AutoModelForCausalLM.from_pretrained(
         path.parent, gguf_file=path.name, dtype=torch.float32
     )
 
-    def likeliest(ids: list[int]) -> list[int]:
+    def shortfalls(prompt: list[int], answer: list[int]) -> list[float]:
         with torch.inference_mode():
-            found: list[int] = model(torch.tensor([ids])).logits[0].argmax(dim=-1).tolist()
-        return found
+            logits = model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
+        chosen = logits[torch.arange(len(answer)), torch.tensor(answer)]
+        gaps: list[float] = (logits.max(dim=-1).values - chosen).tolist()
+        return gaps
 
-    return likeliest
+    return shortfalls

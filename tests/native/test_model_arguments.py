@@ -146,6 +146,17 @@ def test_a_mask_leaves_only_the_tokens_whose_bits_are_set(model: Model) -> None:
     assert result.greedy.tolist() == [35, 95]
 
 
+def test_a_profile_tells_of_the_steps_since_the_last_one() -> None:
+    model = make_model()
+    step(model)
+    step(model)
+    profile = model.profile()
+    assert profile.pop("steps") == 2
+    total = profile.pop("total")
+    assert 0 < sum(profile.values()) <= total * 1.01
+    assert model.profile()["steps"] == 0
+
+
 def test_arrays_of_a_result_outlive_the_model() -> None:
     model = make_model()
     result = step(model, want="logits")

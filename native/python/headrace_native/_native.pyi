@@ -147,6 +147,9 @@ class Model:
         out of range, and then nothing was computed.
         """
 
+    def profile(self) -> dict[str, float]:
+        """Steps since the last call, and milliseconds of the first thread: in all and by part."""
+
     @staticmethod
     def block_bytes(*, isa: str | None = None, **kwargs: Unpack[_Shape]) -> int:
         """What one block of the KV cache takes, over all layers."""

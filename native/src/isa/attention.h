@@ -103,26 +103,42 @@ struct CachePrefetch {
   }
 };
 
+// Scores [i, i + kLanes) of a row, minus infinity where it sees nothing.
+HEADRACE_INLINE Floats seen_scores(const float* scores, int i, Range seen) {
+  const Floats v = load(scores + i);
+  if (i >= seen.begin && i + kLanes <= seen.end) return v;
+  alignas(64) float lanes[kLanes];
+  store(lanes, v);
+  for (int j = 0; j < kLanes; j++) {
+    if (i + j < seen.begin || i + j >= seen.end) lanes[j] = -kInfinity;
+  }
+  return load(lanes);
+}
+
 // The exponentials of a row's scores, against its own maximum, zeros where it sees nothing; those
-// stored are multiplied by the values' scales where there are any.
+// stored are multiplied by the values' scales where there are any. Keys [begin, end), in blocks.
 template <class Wide>
 void softmax(const float* scores, Range seen, int begin, int end, float scale,
              const float* const* value_scales, Wide* out, float* state) {
+  const int first = seen.begin / kLanes * kLanes;
   Floats peak = splat(-kInfinity);
-  alignas(64) float masked[kChunk];
-  for (int i = begin; i < end; i++) {
-    masked[i] = i >= seen.begin && i < seen.end ? scores[i] : -kInfinity;
-  }
-  for (int i = begin; i < end; i += kLanes) peak = max(load(masked + i), peak);
+  for (int i = first; i < seen.end; i += kLanes) peak = max(seen_scores(scores, i, seen), peak);
   const float most = largest(peak);
-  const float factor = scale * kLog2E;
+  const Floats factor = splat(scale * kLog2E);
   Floats total = {};
-  for (int i = begin; i < end; i += kLanes) {
-    Floats p = exp2((load(masked + i) - most) * factor);
+  for (int i = begin; i < first && i < end; i += kLanes) store(out + i, Floats{});
+  for (int i = first; i < seen.end; i += kLanes) {
+    Floats p = exp2((seen_scores(scores, i, seen) - most) * factor);
     total += p;
-    if (value_scales) p *= load(value_scales[(i - begin) / kBlock] + i % kBlock);
+    // A slot nobody wrote may hold any scale.
+    if (value_scales) {
+      const Floats v = load(value_scales[(i - begin) / kBlock] + i % kBlock);
+      p = p > 0.f ? p * v : Floats{};
+    }
     store(out + i, p);
   }
+  const int after = seen.begin < seen.end ? (seen.end + kLanes - 1) / kLanes * kLanes : begin;
+  for (int i = after; i < end; i += kLanes) store(out + i, Floats{});
   state[0] = most * scale;
   state[1] = sum(total);
 }

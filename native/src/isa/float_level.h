@@ -10,7 +10,25 @@ namespace {
 
 constexpr int kDirectRows = 12;  // up to here a tile reads packed numbers, beyond it expands them
 constexpr int kRowBlock = 192;   // rows whose sums wait while the panel goes by
-constexpr int kDepth = 128;      // rows of a panel expanded at a time: 16 KiB
+constexpr int kDepth = 192;      // rows of a panel expanded at a time: 24 KiB
+
+// Asks for k numbers of each row of the tile after t, of which `rows` are left.
+inline void fetch_rows(const Tile& t, int rows, int k) {
+  for (int r = 0; r < kTileRows && r < rows; r++) {
+    const float* row = t.a + static_cast<size_t>(kTileRows + r) * t.a_stride;
+    for (int i = 0; i < k; i += 16) __builtin_prefetch(row + i, 0, 3);
+  }
+}
+
+// Hands the sums over, and asks for the lines that the next rows' will go to.
+template <class Sink>
+void finish(const Sink& sink, int first, int rows, float* sums) {
+  for (int r = 0; r < rows; r += kTileRows) {
+    const int count = rows - r < kTileRows ? rows - r : kTileRows;
+    for (int i = r + count; i < r + 2 * kTileRows && i < rows; i++) sink.fetch(first + i);
+    sink(first + r, count, sums + r * kPanel);
+  }
+}
 
 // Rows [0, rows) of t over a whole panel.
 template <class Source>
@@ -22,7 +40,12 @@ void multiply_source(const Source& source, const Tile& t, int rows, int k, float
     const PlainSource<float> floats{expanded, kPanel};
     Tile part = t;
     part.a += k0;
-    tile(floats, part, rows, kPanel, 0, k1 - k0, k0 == 0);
+    for (int left = rows; left > 0; left -= kTileRows) {
+      fetch_rows(part, left - kTileRows, k1 - k0);
+      tile(floats, part, left < kTileRows ? left : kTileRows, kPanel, 0, k1 - k0, k0 == 0);
+      part.a += kTileRows * part.a_stride;
+      part.sums += kTileRows * part.sums_stride;
+    }
   }
 }
 
@@ -105,7 +128,7 @@ struct FloatLevel {
                      kPanel};
         multiply_panel(m, panel, t, rows, expanded);
       }
-      sink(first, rows, sums);
+      finish(sink, first, rows, sums);
     }
   }
 

@@ -13,7 +13,8 @@ constexpr size_t kAhead = 4096;
 // A source's group gives rows [k, end) of columns [c, c + kLanes * V), at most kGroup of them, as
 // floats: each(k, end, use) calls use(k, vectors) in rising order.
 template <class Number, bool kStreamed = false>
-struct PlainSource {  // float, bf16 or int8 [k][stride]
+struct PlainSource {                       // float, bf16 or int8 [k][stride]
+  static constexpr int kShared = 1 << 30;  // numbers along k for which one group serves
   const Number* data;
   size_t stride;
   template <int V>
@@ -38,6 +39,7 @@ struct PlainSource {  // float, bf16 or int8 [k][stride]
 };
 
 struct Q8Source {
+  static constexpr int kShared = kGroup;
   const uint8_t* panel;
   template <int V>
   struct Group {
@@ -67,6 +69,7 @@ struct Q8Source {
 // Nibble s of a word, left where it stands, is 16^s times the number: a scale that is 16^s times
 // smaller gives the same product, to the bit, and saves the shift. The last would meet the sign.
 struct Q4Source {
+  static constexpr int kShared = kGroup;
   const uint8_t* panel;
   template <int V>
   struct Group {
@@ -128,14 +131,14 @@ HEADRACE_INLINE void tile_columns(const Source& source, const Tile& t, int c, in
           fresh ? Floats{} : load(t.sums + static_cast<size_t>(r) * t.sums_stride + c + v * kLanes);
     }
   }
-  for (int g = k0 / kGroup; g * kGroup < k1; g++) {
-    const auto group = source.template group<V>(g, c);
-    const int end = (g + 1) * kGroup < k1 ? (g + 1) * kGroup : k1;
+  for (int k = k0; k < k1; k += Source::kShared) {
+    const auto group = source.template group<V>(k / kGroup, c);
+    const int end = k1 - k < Source::kShared ? k1 : k + Source::kShared;
     group.each(
-        g * kGroup, end, [&](int k, const Floats(&w)[V]) __attribute__((always_inline)) {
+        k, end, [&](int i, const Floats(&w)[V]) __attribute__((always_inline)) {
           for (int r = 0; r < R; r++) {
             const Floats x =
-                splat(t.a[static_cast<size_t>(r) * t.a_stride + static_cast<size_t>(k)]);
+                splat(t.a[static_cast<size_t>(r) * t.a_stride + static_cast<size_t>(i)]);
             for (int v = 0; v < V; v++) acc[r][v] = fma(w[v], x, acc[r][v]);
           }
         });
@@ -178,12 +181,12 @@ void tile(const Source& source, Tile t, int rows, int columns, int k0, int k1, b
 template <class Source>
 void expand(const Source& source, int columns, int k0, int k1, float* out) {
   for (int c = 0; c < columns; c += 2 * kLanes) {
-    for (int g = k0 / kGroup; g * kGroup < k1; g++) {
-      const auto group = source.template group<2>(g, c);
-      const int end = (g + 1) * kGroup < k1 ? (g + 1) * kGroup : k1;
+    for (int k = k0; k < k1; k += Source::kShared) {
+      const auto group = source.template group<2>(k / kGroup, c);
+      const int end = k1 - k < Source::kShared ? k1 : k + Source::kShared;
       group.each(
-          g * kGroup, end, [=](int k, const Floats(&w)[2]) __attribute__((always_inline)) {
-            float* row = out + static_cast<size_t>(k - k0) * static_cast<size_t>(columns) + c;
+          k, end, [=](int i, const Floats(&w)[2]) __attribute__((always_inline)) {
+            float* row = out + static_cast<size_t>(i - k0) * static_cast<size_t>(columns) + c;
             store(row, w[0]);
             store(row + kLanes, w[1]);
           });

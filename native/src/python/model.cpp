@@ -3,6 +3,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <atomic>
 #include <stdexcept>
 
@@ -93,6 +94,7 @@ class ModelObject {
     const Model::Options options = read_options(keywords);
     keywords.finish();
     num_threads_ = options.num_threads;
+    max_rows_ = static_cast<size_t>(std::max(options.max_rows, 0));
     const nb::gil_scoped_release release;
     model_ = std::make_unique<Model>(spec_, weights.weights, weights.weights->kernels(), options);
   }
@@ -109,6 +111,8 @@ class ModelObject {
   StepResult step(nb::handle token_ids, nb::handle num_new, nb::handle num_computed,
                   nb::handle block_tables, nb::handle rows, const std::string& want,
                   const nb::object& top, nb::handle masks);
+
+  nb::dict profile();
 
  private:
   // Holds the model for one call: a second thread is told, and corrupts nothing.
@@ -135,6 +139,7 @@ class ModelObject {
 
   ModelSpec spec_;
   int num_threads_ = 1;
+  size_t max_rows_ = 0;
   std::unique_ptr<Model> model_;
   std::vector<float> logits_;  // of rows whose largest are wanted
   std::atomic_flag in_use_;
@@ -193,8 +198,8 @@ StepResult ModelObject::step(nb::handle token_ids, nb::handle num_new, nb::handl
   const StepArguments arguments =
       read_step(token_ids, num_new, num_computed, block_tables, rows, masks);
   const size_t num_rows = arguments.rows.size();
-  if (num_rows > arguments.token_ids.size()) {
-    throw std::invalid_argument("rows: more than there are tokens");
+  if (num_rows > max_rows_) {  // before room is made for them
+    throw std::invalid_argument("rows: more than max_rows, " + std::to_string(max_rows_));
   }
 
   const size_t vocab = static_cast<size_t>(spec_.vocab_size), kept = static_cast<size_t>(top_count);
@@ -224,6 +229,24 @@ StepResult ModelObject::step(nb::handle token_ids, nb::handle num_new, nb::handl
   return result;
 }
 
+nb::dict ModelObject::profile() {
+  const Use use(*this);
+  const Profile profile = model_->profile();
+  nb::dict parts;
+  parts["steps"] = profile.steps;
+  parts["total"] = profile.total;
+  parts["qkv"] = profile.qkv;
+  parts["output"] = profile.output;
+  parts["gate_up"] = profile.gate_up;
+  parts["down"] = profile.down;
+  parts["head"] = profile.head;
+  parts["attention"] = profile.attention;
+  parts["rows"] = profile.rows;
+  parts["rope"] = profile.rope;
+  parts["waiting"] = profile.waiting;
+  return parts;
+}
+
 size_t block_bytes(const nb::kwargs& kwargs) {
   Keywords keywords(kwargs);
   const ModelSpec spec = read_spec(keywords);
@@ -250,6 +273,7 @@ void bind_model(nb::module_& module) {
       .def("step", &ModelObject::step, nb::arg("token_ids"), nb::arg("num_new"),
            nb::arg("num_computed"), nb::arg("block_tables"), nb::arg("rows"), nb::kw_only(),
            nb::arg("want"), nb::arg("top") = 0, nb::arg("masks") = nb::none())
+      .def("profile", &ModelObject::profile)
       .def_static("block_bytes", &block_bytes, nb::arg("kwargs"));
 }
 

@@ -95,16 +95,21 @@ inline void tile_dpbssd(int c, int a, int b) {
 // sum.
 inline void tile_dpbf16ps(int c, int a, int b) {
   check_product(c, a, b);
+  F32 even_columns[16], odd_columns[16];
+  for (int k = 0; k < tiles.rows[b]; k++) {
+    U32 pairs;
+    memcpy(&pairs, tiles.data[b][k], sizeof pairs);
+    even_columns[k] = flush(even_bf16(pairs));
+    odd_columns[k] = flush(odd_bf16(pairs));
+  }
   for (int m = 0; m < tiles.rows[c]; m++) {
+    U32 pairs;
+    memcpy(&pairs, tiles.data[a][m], sizeof pairs);
+    const F32 even_row = flush(even_bf16(pairs)), odd_row = flush(odd_bf16(pairs));
     F32 even = {}, odd = {}, sum;
-    uint32_t row[16];
-    memcpy(row, tiles.data[a][m], sizeof row);
     for (int k = 0; k < tiles.rows[b]; k++) {
-      U32 columns;
-      memcpy(&columns, tiles.data[b][k], sizeof columns);
-      const U32 pairs = U32{} + row[k];
-      even = fused(even_bf16(pairs), even_bf16(columns), even);
-      odd = fused(odd_bf16(pairs), odd_bf16(columns), odd);
+      even = flush(fused_plain(F32{} + even_row[k], even_columns[k], even));
+      odd = flush(fused_plain(F32{} + odd_row[k], odd_columns[k], odd));
     }
     memcpy(&sum, tiles.data[c][m], sizeof sum);
     sum = add(sum, add(even, odd));

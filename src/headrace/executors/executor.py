@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Progress = Callable[[str, float], None]
-"""Called with a phase (reading, compiling, warming) and its share done, 0 to 1."""
+"""Called with a phase (reading, packing, compiling, warming) and its share done, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class Hello(Frame):
 
 
 class Progress(Frame):
-    """How far loading has come: a phase (fetching, reading, compiling, warming), 0 to 1."""
+    """How far loading has come: a phase, such as packing or warming, and its share, 0 to 1."""
 
     phase: str
     share: float

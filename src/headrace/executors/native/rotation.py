@@ -36,14 +36,15 @@ def unrotatable(config: ModelConfig) -> str | None:
 class Rotation:
     """An orthogonal matrix of any size: random signs, then a fast transform that mixes all of x.
 
-    It is the Walsh-Hadamard one on the largest power of two in the size, and the Hartley one on
-    what is odd of it. Nothing but sums in a fixed order: the same bits on every machine.
+    It is the Walsh-Hadamard one on the largest power of two in the size, and a random matrix on
+    what is odd of it. Sums are taken one by one and not by a library whose order may change.
     """
 
     def __init__(self, size: int, rng: np.random.Generator) -> None:
         self._power = size & -size
         self._signs = rng.choice(np.array([-1, 1], np.float32), size)
-        self._hartley = _hartley(size // self._power)
+        odd, _ = np.linalg.qr(rng.standard_normal((size // self._power,) * 2))
+        self._odd = odd.astype(np.float32)
 
     def apply(self, x: Floats) -> Floats:
         """Return xR of rows x, (..., size)."""
@@ -58,11 +59,11 @@ class Rotation:
 
     def _columns(self, x: Floats) -> Floats:
         """Transform columns (size, count): whole rows are added, which is what is fast."""
-        mixed = _walsh_hadamard(x.reshape(len(self._hartley), self._power, -1))
-        if len(self._hartley) == 1:
+        mixed = _walsh_hadamard(x.reshape(len(self._odd), self._power, -1))
+        if len(self._odd) == 1:
             return mixed.reshape(x.shape)
         turned = np.zeros_like(mixed)
-        for part, weights in zip(mixed, self._hartley, strict=True):
+        for part, weights in zip(mixed, self._odd, strict=True):
             turned += weights[:, None, None] * part
         return turned.reshape(x.shape)
 
@@ -166,10 +167,3 @@ def _walsh_hadamard(x: Floats) -> Floats:
         step *= 2
     x *= np.float32(power**-0.5)
     return x
-
-
-def _hartley(size: int) -> Floats:
-    """The orthogonal matrix of cos + sin; it is its own inverse."""
-    angles = 2 * np.pi / size * (np.outer(np.arange(size), np.arange(size)) % size)
-    matrix: Floats = ((np.cos(angles) + np.sin(angles)) / np.sqrt(size)).astype(np.float32)
-    return matrix
