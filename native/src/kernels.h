@@ -83,35 +83,35 @@ struct Epilogue {
   Kind kind = Kind::store;
   Activation activation = Activation::silu;
   bool want_sum_exp = false;
-  const float* bias = nullptr;  // [round_up(n, 32)], in the panels' order
-  float* out = nullptr;         // store, add: rows of at least round_up(n, 32) numbers;
-  size_t out_stride = 0;        // head: rows of n numbers. In floats.
-  Rows rows{};                  // glu
-  HeadPanel* heads = nullptr;   // head: [rows][num_panels]
+  const float* bias = nullptr;      // [round_up(n, 32)], in the panels' order
+  float* out = nullptr;             // store, add: rows of at least round_up(n, 32) numbers;
+  size_t out_stride = 0;            // head: rows of n numbers. In floats.
+  Rows rows{};                      // glu
+  HeadPanel* heads = nullptr;       // head: [rows][num_panels]
   const uint32_t* masks = nullptr;  // head: [rows][num_panels], bit c set: column c is allowed
 };
 
 // RMSNorm over a head where norm is given, then the rotary embedding by halves.
 struct HeadTransform {
-  int dim;               // real size of a head, even; width: round_up(dim, kPad)
-  const float* norm;     // [dim] or null
+  int dim;            // real size of a head, even; width: round_up(dim, kPad)
+  const float* norm;  // [dim] or null
   float eps;
-  const float* cos;      // [dim / 2], this token's
+  const float* cos;  // [dim / 2], this token's
   const float* sin;
 };
 
 // One layer's attention. A block of one kv head holds kBlock keys and values in the table's layout.
 struct Attention {
   CacheKind cache;
-  int head_dim, width;   // width: round_up(head_dim, kPad)
+  int head_dim, width;  // width: round_up(head_dim, kPad)
   int num_heads, num_kv_heads;
-  int window;            // keys a token may see, itself included; 0: all
-  float scale;           // multiplies q.k
-  const uint8_t* kv;     // this layer's blocks
-  size_t block_bytes;    // of all kv heads: num_kv_heads * head_bytes
+  int window;          // keys a token may see, itself included; 0: all
+  float scale;         // multiplies q.k
+  const uint8_t* kv;   // this layer's blocks
+  size_t block_bytes;  // of all kv heads: num_kv_heads * head_bytes
   size_t head_bytes;
   const uint8_t* queries;  // wide [token][head][width]
-  Rows out;              // [token][head * head_dim]
+  Rows out;                // [token][head * head_dim]
 };
 
 // Up to kQueryRows rows of one sequence and kv head against chunks [first_chunk, last_chunk).
@@ -158,7 +158,8 @@ struct Kernels {
   void (*store_value)(const float* v, int dim, CacheKind, int slot, uint8_t* head);
   void (*attend)(const Attention&, const AttentionItem&, const AttentionItem* next,
                  uint8_t* scratch);
-  // One row of a sequence whose chunks were computed apart: `count` partials, `stride` floats apart.
+  // One row of a sequence whose chunks were computed apart: `count` partials, `stride` floats
+  // apart.
   void (*merge)(const Attention&, int token, int head, const float* partials, size_t stride,
                 int count);
   size_t (*scratch_bytes)(int max_k, int width);  // a thread's, 64-byte aligned

@@ -109,6 +109,12 @@ def test_a_level_is_in_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
     executor.close()
 
 
+def test_a_step_of_fewer_tokens_than_there_may_be_sequences_is_none_the_less_one() -> None:
+    executor = NATIVE.create(max_num_batched_tokens=3, max_num_seqs=64)
+    logits(executor, [1, 2, 3], 0, [0])
+    executor.close()
+
+
 def test_a_step_beyond_its_limits_is_refused() -> None:
     executor = NATIVE.create(max_num_batched_tokens=8, max_num_seqs=2)
     logits(executor, [1] * 8, 0, [0])

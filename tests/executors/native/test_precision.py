@@ -45,7 +45,7 @@ def test_a_wider_cache_is_not_offered(cache: Any) -> None:
 
 
 def test_heads_beyond_the_kernels_do_not_fit() -> None:
-    assert misfit(ExecutorConfig(), replace(CONFIG, head_dim=512)) is None
-    reason = misfit(ExecutorConfig(), replace(CONFIG, head_dim=514))
+    assert misfit(ExecutorConfig(), replace(CONFIG, head_dim=1024)) is None
+    reason = misfit(ExecutorConfig(), replace(CONFIG, head_dim=1026))
     assert reason is not None
-    assert "514" in reason
+    assert "1026" in reason

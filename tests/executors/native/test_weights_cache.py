@@ -120,6 +120,16 @@ def test_a_change_that_the_digest_does_not_see_is_seen_by_the_files_time(tmp_pat
     assert "packing" in start(tmp_path, files)[0]
 
 
+def test_a_checkpoint_of_many_files_is_one_cached_model(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    for number in range(300):
+        (folder / f"model-{number:05}-of-00300.safetensors").touch()
+    files = replace(tiny_model(), path=folder)
+    start(tmp_path, files)
+    assert start(tmp_path, files)[0] == ["reading", "warming"]
+
+
 def test_without_a_folder_weights_are_packed_into_memory(tmp_path: Path) -> None:
     executor = NATIVE.create(cache_dir=None)
     found = logits(executor, PROMPT, 0, [0, 1])

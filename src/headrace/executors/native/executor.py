@@ -96,7 +96,7 @@ class NativeExecutor:
             cache=self._precision.cache,
             num_blocks=self.num_blocks,
             max_tokens=config.max_num_batched_tokens,
-            max_seqs=config.max_num_seqs,
+            max_seqs=min(config.max_num_seqs, config.max_num_batched_tokens),
             max_rows=config.max_num_batched_tokens,
             num_threads=num_threads,
         )

@@ -48,8 +48,8 @@ def load_weights(
 
     if cache_dir is None:
         return PackedFile(make(None), None)
-    name = hashlib.sha256(tag.encode()).hexdigest()[:32]
-    return packed_file(cache_dir / FOLDER, name, _size(wanted), open_file=open_file, make=make)
+    folder = cache_dir / FOLDER
+    return packed_file(folder, tag[:32], _size(wanted), open_file=open_file, make=make)
 
 
 def _pack(
@@ -77,13 +77,13 @@ def _size(wanted: list[Entry]) -> int:
 
 
 def _tag(files: ModelFiles, packing: Packing) -> str:
-    """All that the packed numbers follow from.
+    """A digest of all that the packed numbers follow from.
 
-    The digest samples a checkpoint; sizes and times tell of a change between the samples.
+    The one of the model samples a checkpoint; sizes and times tell of a change between the samples.
     """
     parts = [files.digest, packing.mode, packing.instruction_set, str(_VERSION)]
     parts += [f"{p.name} {(at := p.stat()).st_size} {at.st_mtime_ns}" for p in _on_disk(files.path)]
-    return "|".join(parts)
+    return hashlib.sha256("|".join(parts).encode()).hexdigest()
 
 
 def _on_disk(path: Path) -> list[Path]:

@@ -19,7 +19,7 @@ _MODES: dict[str, Mode] = {
 }
 _CACHES: dict[str, Cache] = {"auto": "bf16", "bf16": "bf16", "u8": "i8", "int8": "i8"}
 
-MAX_HEAD_DIM = 512
+MAX_HEAD_DIM = 1024
 
 
 @dataclass(frozen=True, slots=True)
