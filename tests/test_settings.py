@@ -99,6 +99,7 @@ def test_the_environment_reaches_into_a_model(load: Load, monkeypatch: pytest.Mo
     models = load('[[models]]\nname = "chat"\nsource = "smollm2"\n').models
     assert [model.name for model in models] == ["chat", "second"]
     assert models[0].executor.kv_cache_memory == 512 * 2**20
+    assert type(models[0].executor.kv_cache_memory) is int  # what a frame to a worker can hold
 
 
 def test_the_environment_names_models_as_json(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:

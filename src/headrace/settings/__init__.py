@@ -143,7 +143,8 @@ def _model_spec(model: ModelSection, limits: LimitsSection) -> ModelSpec:
             executor=engine.executor,
             precision=engine.precision,
             kv_cache_precision=engine.kv_cache_precision,
-            kv_cache_memory=engine.kv_cache_memory,
+            # A plain number: a worker is told this, and pydantic's types do not cross to it.
+            kv_cache_memory=None if engine.kv_cache_memory is None else int(engine.kv_cache_memory),
             num_threads=engine.num_threads,
             max_model_len=engine.max_model_len,
             max_num_batched_tokens=engine.max_num_batched_tokens,
