@@ -28,7 +28,8 @@ from headrace.modelfiles.sources import fetch
 
 DEFAULT_SYSTEMS = (
     "headrace:bf16",
-    "headrace:int8",
+    "headrace:w8a16",
+    "headrace:w8a8",
     "openvino-genai:f16",
     "openvino-genai:q8_0",
     "llama.cpp:file",

@@ -7,7 +7,7 @@ from pathlib import Path
 from harness.results import Machine
 
 FEATURES = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8")
-PACKAGES = ("headrace", "openvino", "openvino-genai", "tokenizers")
+PACKAGES = ("headrace", "headrace-native", "openvino", "openvino-genai", "tokenizers")
 
 
 def describe() -> Machine:

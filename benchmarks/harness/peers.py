@@ -45,12 +45,13 @@ def create(name: str, setup: Setup) -> System:
 
 
 def headrace(name: str, precision: str, setup: Setup) -> System:
+    _, _, executor = name.partition(":")[0].partition("-")
     port = free_port()
     config = setup.folder / f"{name.replace(':', '-')}.toml"
     config.write_text(
         f'[server]\nport = {port}\nstate_dir = "{setup.folder / "state"}"\n'
         f'[[models]]\nname = "{MODEL}"\nsource = "{setup.weights.gguf("file")}"\n'
-        f'[models.engine]\nprecision = "{precision or "auto"}"\n'
+        f'[models.engine]\nexecutor = "{executor or "auto"}"\nprecision = "{precision or "auto"}"\n'
     )
     arguments = [sys.executable, "-m", "headrace", "serve", "--config", str(config)]
     return _server(name, port, setup, arguments, health_path="/health/live")
@@ -112,6 +113,8 @@ def vllm(name: str, precision: str, setup: Setup) -> System:
 
 PEERS: dict[str, Callable[[str, str, Setup], System]] = {
     "headrace": headrace,
+    "headrace-native": headrace,
+    "headrace-openvino": headrace,
     "openvino-genai": openvino_genai,
     "llama.cpp": llama_cpp,
     "vllm": vllm,
