@@ -1,11 +1,14 @@
 """The folder of packed files: one maker at a time, bounded, and nothing swept that is in use."""
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from structlog.testing import capture_logs
@@ -127,6 +130,18 @@ def test_a_disk_without_room_leaves_it_in_memory(
     assert lines[0]["event"] == "weights.not_kept"
 
 
+def test_what_cannot_fit_sweeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(tmp_path, "a").close()
+    use(tmp_path, "b")
+    with capture_logs() as lines:
+        assert use(tmp_path, "c", max_bytes=SIZE - 1).content == "in memory"
+        assert use(tmp_path, "d", max_bytes=2 * SIZE - 1).content == "in memory"
+        monkeypatch.setattr(packed, "_SPARE", 1 << 60)
+        assert use(tmp_path, "e").content == "in memory"
+    assert [line["event"] for line in lines] == ["weights.not_kept"] * 3
+    assert names(tmp_path) == ["a", "b"]
+
+
 def test_a_folder_that_cannot_be_made_leaves_it_in_memory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with capture_logs() as lines:
@@ -142,6 +157,55 @@ def test_a_making_that_fails_is_told_and_leaves_nothing(tmp_path: Path) -> None:
         use(tmp_path, "a", make=fail)
     assert names(tmp_path) == []
     assert use(tmp_path, "a").content == "made"
+
+
+def test_a_checkpoint_that_cannot_be_read_is_told_and_not_read_again(tmp_path: Path) -> None:
+    tries = []
+
+    def fail(path: Path | None) -> str:
+        tries.append(path)
+        raise OSError("the checkpoint's disk is broken")
+
+    with pytest.raises(OSError, match="checkpoint's disk"):
+        use(tmp_path, "a", make=fail)
+    assert len(tries) == 1
+
+
+def test_a_file_that_cannot_be_written_leaves_it_in_memory(tmp_path: Path) -> None:
+    def full(path: Path | None) -> str:
+        if path is not None:
+            with packed.keeping():
+                raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path)
+
+    with capture_logs() as lines:
+        assert use(tmp_path, "a", make=full).content == "in memory"
+    assert lines[0]["reason"] == "No space left on device"
+
+
+def test_a_lock_that_another_holds_is_not_swept(tmp_path: Path) -> None:
+    use(tmp_path, "a").close()
+    with (tmp_path / "a.lock").open("rb") as making:
+        fcntl.flock(making, fcntl.LOCK_EX)
+        assert use(tmp_path, "b", max_bytes=SIZE).content == "in memory"
+        assert (tmp_path / "a.lock").exists()
+        assert names(tmp_path) == ["a"]
+
+
+def test_who_waited_for_a_lock_that_was_swept_takes_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked: list[int] = []
+
+    def swept_meanwhile(_file: BinaryIO, how: int) -> None:
+        if not locked:
+            (tmp_path / "a.lock").unlink()
+        locked.append(how)
+
+    monkeypatch.setattr(fcntl, "flock", swept_meanwhile)
+    use(tmp_path, "a")
+    assert locked[:2] == [fcntl.LOCK_EX, fcntl.LOCK_EX]
+    assert (tmp_path / "a.lock").exists()
 
 
 def test_of_two_at_once_one_makes_and_the_other_opens(tmp_path: Path) -> None:
@@ -177,3 +241,16 @@ def test_what_a_killed_process_was_writing_is_removed_when_it_is_old(tmp_path: P
     use(tmp_path, "b").close()
     assert not old.exists()
     assert fresh.exists()
+
+
+def test_what_is_not_ours_is_left_alone(tmp_path: Path) -> None:
+    theirs = [tmp_path / "notes.txt", tmp_path / "a.weights.backup-of-mine"]
+    folders = [tmp_path / "folder", tmp_path / "x.weights", tmp_path / "a.weights.folder"]
+    for path in theirs:
+        path.touch()
+    for path in folders:
+        path.mkdir()
+    for path in (*theirs, *folders):
+        os.utime(path, (1000, 1000))
+    assert use(tmp_path, "b", max_bytes=SIZE).content == "made"
+    assert all(path.exists() for path in (*theirs, *folders))

@@ -1,13 +1,14 @@
 """From a checkpoint to packed weights: out of the cache, or packed now, telling how far that is."""
 
 import hashlib
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.executors.executor import Progress
 from headrace.executors.native.entries import Entry, entries
 from headrace.executors.native.kernels import Weights
-from headrace.executors.native.packed import PackedFile, packed_file
+from headrace.executors.native.packed import PackedFile, keeping, packed_file
 from headrace.executors.native.precision import Mode
 from headrace.modelfiles.model import ModelFiles
 
@@ -55,20 +56,22 @@ def load_weights(
 def _pack(
     wanted: list[Entry], tag: str, path: Path | None, packing: Packing, progress: Progress
 ) -> Weights:
-    weights: Weights = Weights.create(
-        None if path is None else str(path),
-        tag,
-        [(entry.name, entry.role, entry.kind, entry.n, entry.k) for entry in wanted],
-        num_threads=packing.num_threads,
-        isa=packing.instruction_set,
-    )
+    with nullcontext() if path is None else keeping():
+        weights: Weights = Weights.create(
+            None if path is None else str(path),
+            tag,
+            [(entry.name, entry.role, entry.kind, entry.n, entry.k) for entry in wanted],
+            num_threads=packing.num_threads,
+            isa=packing.instruction_set,
+        )
     total, done = sum(entry.num_numbers for entry in wanted), 0
     progress("packing", 0.0)
     for entry in wanted:
         weights.put(entry.name, entry.read(), interleaved=entry.interleaved)
         done += entry.num_numbers
         progress("packing", done / total)
-    weights.finish()
+    with nullcontext() if path is None else keeping():
+        weights.finish()
     return weights
 
 
