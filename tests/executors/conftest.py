@@ -1,5 +1,6 @@
 """The executors that one suite holds to one behaviour."""
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -49,7 +50,8 @@ def require_native_kernels() -> None:
     try:
         import headrace_native  # noqa: F401, PLC0415 - whether it can be imported is the question
     except ImportError as error:
-        if not any(map(shutil.which, ("c++", "g++", "clang++"))):
+        buildable = any(map(shutil.which, ("c++", "g++", "clang++")))
+        if not buildable and not os.environ.get("CI"):
             pytest.skip("needs the native kernels, and there is no C++ compiler to build them")
         pytest.fail(f"the native kernels are not built, `make test` does it: {error}")
 
