@@ -131,6 +131,10 @@ def test_limits_reach_every_engine(load: Load) -> None:
         ("[[models]]\nsource = 'x'\nretain = 'warm'", "models.0.retain: not supported yet"),
         ("[[models]]\nsource = 'x'\nname = 'a@2'", "models.0.name: string should match"),
         (
+            "[[models]]\nsource = 'x'\n[models.engine]\nnum_threads = 1025",
+            "models.0.engine.num_threads: should be less than or equal to 1024, not 1025",
+        ),
+        (
             "[[models]]\nsource = 'x'\n[models.engine]\nexecutor = 'torch'",
             "models.0.engine.executor: not supported yet",
         ),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from executors.conftest import require_native_kernels
 from executors.tiny import CONFIG, tiny_model
 from headrace.errors import ConfigurationError
 from headrace.executors.config import ExecutorConfig
@@ -71,6 +72,24 @@ def test_without_the_kernels_openvino_runs_and_the_log_says_why() -> None:
 
 
 @pytest.mark.usefixtures("absent")
+@pytest.mark.parametrize(
+    ("compiler", "ci", "outcome"),
+    [
+        (None, "", pytest.skip.Exception),
+        (None, "true", pytest.fail.Exception),
+        ("/usr/bin/c++", "", pytest.fail.Exception),
+    ],
+)
+def test_tests_of_the_kernels_are_skipped_only_where_they_cannot_be_built(
+    monkeypatch: pytest.MonkeyPatch, compiler: str | None, ci: str, outcome: type[BaseException]
+) -> None:
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setattr("shutil.which", lambda _name: compiler)
+    with pytest.raises(outcome, match="native kernels"):
+        require_native_kernels()
+
+
+@pytest.mark.usefixtures("absent")
 def test_native_without_the_kernels_says_how_to_get_them() -> None:
     with pytest.raises(ConfigurationError, match="pip install headrace-native") as error:
         choose_executor(ExecutorConfig(executor="native"))
@@ -90,6 +109,33 @@ def test_a_level_that_the_machine_lacks_stops_the_start(monkeypatch: pytest.Monk
     monkeypatch.setenv("HEADRACE_ISA", "mmx")
     with pytest.raises(ConfigurationError, match="HEADRACE_ISA"):
         choose_executor(ExecutorConfig())
+
+
+@pytest.mark.parametrize("native_too", [False, True])
+def test_a_level_asked_for_in_vain_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, *, native_too: bool
+) -> None:
+    monkeypatch.setenv("HEADRACE_ISA", "scalar")
+    if native_too:
+        request.getfixturevalue("native_kernels")
+    executor: Any = "native" if native_too else "openvino"
+    config = ExecutorConfig(executor=executor, num_threads=1)
+    with capture_logs() as lines:
+        create_executor(tiny_model(), config, lambda *_: None).close()
+    told = [line for line in lines if line["event"] == "executor.level_ignored"]
+    assert len(told) == (0 if native_too else 1)
+    for line in told:
+        assert line["log_level"] == "warning"
+        assert "HEADRACE_ISA=scalar has no effect" in line["reason"]
+
+
+@pytest.mark.parametrize("executor", ["openvino", "native", "auto"])
+@pytest.mark.parametrize("num_threads", [0, -1, 1025, 1 << 40])
+def test_a_number_of_threads_out_of_range_is_refused(executor: Any, num_threads: int) -> None:
+    config = ExecutorConfig(executor=executor, num_threads=num_threads)
+    with pytest.raises(ConfigurationError, match=r"num_threads is .* from 1 to 1024") as error:
+        create_executor(tiny_model(), config, lambda *_: None)
+    assert error.value.param == "num_threads"
 
 
 @pytest.mark.usefixtures("native_kernels")

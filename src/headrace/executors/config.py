@@ -8,6 +8,7 @@ ExecutorName = Literal["auto", "native", "openvino"]
 Precision = Literal["auto", "fp32", "bf16", "int8", "w8a16", "w8a8", "w4a16"]
 KVCachePrecision = Literal["auto", "fp32", "fp16", "bf16", "u8", "int8"]
 
+MAX_THREADS = 1024  # of one executor; the kernels take no more
 CACHE_FOLDER = "cache"  # of a state_dir
 
 

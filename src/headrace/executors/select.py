@@ -1,12 +1,13 @@
 """Which executor computes a model. Imports only that one: each brings a large library."""
 
+import os
 from dataclasses import dataclass
 from typing import Literal
 
 import structlog
 
 from headrace.errors import ConfigurationError
-from headrace.executors.config import ExecutorConfig
+from headrace.executors.config import MAX_THREADS, ExecutorConfig
 from headrace.executors.executor import Executor, Progress
 from headrace.executors.native.precision import misfit
 from headrace.modelfiles.config import ModelConfig
@@ -15,6 +16,7 @@ from headrace.modelfiles.model import ModelFiles
 log = structlog.get_logger("headrace.executors")
 
 INSTALL_NATIVE = "pip install headrace-native, or pip install ./native in a checkout"
+_LEVEL = "HEADRACE_ISA"
 _ONLY_NATIVE = frozenset({"w8a8", "w4a16"})
 
 
@@ -28,6 +30,11 @@ class Choice:
 
 def create_executor(files: ModelFiles, config: ExecutorConfig, progress: Progress) -> Executor:
     """Load the model's weights into an executor; blocks for seconds, telling how far it is."""
+    if config.num_threads is not None and not 1 <= config.num_threads <= MAX_THREADS:
+        raise ConfigurationError(
+            f"num_threads is {config.num_threads}, and must be from 1 to {MAX_THREADS}",
+            param="num_threads",
+        )
     choice = choose_executor(config, files.config)
     if choice.name == "native":
         from headrace.executors.native.executor import NativeExecutor  # noqa: PLC0415 - only if used
@@ -35,6 +42,12 @@ def create_executor(files: ModelFiles, config: ExecutorConfig, progress: Progres
         return NativeExecutor(files, config, progress)
     if choice.reason is not None:
         log.info("executor.not_native", executor=choice.name, reason=choice.reason)
+    if asked := os.environ.get(_LEVEL):
+        log.warning(
+            "executor.level_ignored",
+            reason=f"{_LEVEL}={asked} has no effect: it chooses among the native kernels",
+            executor=choice.name,
+        )
     from headrace.executors.openvino.executor import OpenVinoExecutor  # noqa: PLC0415 - the same
 
     return OpenVinoExecutor(files, config, progress)

@@ -7,7 +7,13 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ByteSize, ConfigDict, Field
 
 from headrace.engine.config import EngineConfig
-from headrace.executors.config import ExecutorConfig, ExecutorName, KVCachePrecision, Precision
+from headrace.executors.config import (
+    MAX_THREADS,
+    ExecutorConfig,
+    ExecutorName,
+    KVCachePrecision,
+    Precision,
+)
 
 MODEL_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 
@@ -100,7 +106,10 @@ class EngineSection(_Section):
         description="bytes for the KV cache, also as `512MiB`; unset: chosen for the machine",
     )
     num_threads: int | None = Field(
-        None, ge=1, description="compute threads; unset: every core the process may use"
+        None,
+        ge=1,
+        le=MAX_THREADS,
+        description="compute threads; unset: every core the process may use",
     )
     max_model_len: int | None = Field(
         None, ge=1, description="longest context in tokens; unset: what the model allows"
