@@ -1,6 +1,7 @@
 """The native executor's own choices: precisions, caches and what is packed."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ from executors.conftest import NATIVE, OPENVINO
 from executors.quantised import Quantised
 from executors.tiny import CONFIG, RandomWeights, tiny_model
 from headrace.errors import ConfigurationError
+from headrace.executors.cpu import machine
 from headrace.executors.executor import Executor
+from headrace.executors.select import create_executor
 
 pytestmark = pytest.mark.usefixtures("native_kernels")
 
@@ -95,11 +98,38 @@ def test_outliers_in_the_residual_do_not_hurt_w8a8() -> None:
     assert error(answers(NATIVE.create(files, precision="w8a8")), exact) < 0.1
 
 
-def test_logits_that_are_no_numbers_are_refused() -> None:
-    weights = RandomWeights(CONFIG)
-    weights.float32("model.norm.weight")[3] = np.nan
-    with pytest.raises(ValueError, match="not finite"):
-        NATIVE.create(tiny_model(CONFIG, weights))
+@pytest.mark.parametrize("kv_cache", ["bf16", "int8"])
+@pytest.mark.parametrize("precision", ["bf16", "w8a16", "w8a8", "w4a16"])
+def test_logits_that_are_no_numbers_are_refused(precision: Any, kv_cache: Any) -> None:
+    weights = Quantised(CONFIG, {"o_proj": "Q4_0"} if precision == "w4a16" else {})
+    for layer in range(CONFIG.num_layers):
+        for name in ("gate_proj", "up_proj"):  # finite, but their product is not
+            weights.float32(f"model.layers.{layer}.mlp.{name}.weight")[...] *= 1e22
+    files = tiny_model(CONFIG, weights)
+    with pytest.raises(ValueError, match="the model's logits are not finite"):
+        NATIVE.create(files, precision=precision, kv_cache_precision=kv_cache)
+
+
+def test_memory_is_measured_after_weights_that_are_our_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[bool] = []
+    before, after = (replace(machine(), available_memory=1 << bits) for bits in (30, 18))
+    monkeypatch.setattr(
+        "headrace.executors.native.executor.machine", lambda: after if loaded else before
+    )
+
+    def create(cache_dir: Path | None) -> int:
+        loaded.clear()
+        config = NATIVE.config(cache_dir=cache_dir)
+        executor = create_executor(tiny_model(), config, lambda *_: loaded.append(True))
+        executor.close()
+        return executor.num_blocks
+
+    mapped = create(tmp_path)
+    with pytest.raises(ConfigurationError, match="memory available holds"):
+        create(None)
+    assert mapped * 32 >= CONFIG.max_position_embeddings
 
 
 def test_a_level_is_in_the_name(monkeypatch: pytest.MonkeyPatch) -> None:

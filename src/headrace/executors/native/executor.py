@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.executors.config import ExecutorConfig
+from headrace.executors.config import MAX_THREADS, ExecutorConfig
 from headrace.executors.cpu import machine
 from headrace.executors.executor import Batch, Output, Progress
 from headrace.executors.kv_budget import kv_budget
@@ -24,7 +24,7 @@ class NativeExecutor:
         here = machine()
         self._precision = choose_precision(config)
         self._instruction_set = instruction_set()
-        num_threads = config.num_threads or here.num_cores
+        num_threads = config.num_threads or min(here.num_cores, MAX_THREADS)
         packing = Packing(self._precision.mode, self._instruction_set, num_threads)
         self._weights = load_weights(files, packing, config.cache_dir, progress)
         kernels: dict[str, Any] = {"cache": self._precision.cache, "isa": self._instruction_set}
@@ -33,7 +33,7 @@ class NativeExecutor:
             config,
             block_size=BLOCK_SIZE,
             bytes_per_block=Model.block_bytes(**model_shape(files.config, 1), **kernels),
-            available=here.available_memory,
+            available=(machine() if self._weights.is_private else here).available_memory,
             weight_bytes=self._weights.content.num_bytes,
         )
         self._vocab_size = files.config.vocab_size
