@@ -44,7 +44,7 @@ def run(*command: Path | str, **variables: str) -> subprocess.CompletedProcess[s
 @pytest.fixture
 def prefix(tmp_path: Path) -> Path:
     script(tmp_path / "python", PYTHON)
-    script(tmp_path / "compiler", "#!/bin/bash\n")
+    script(tmp_path / "compiler", "#!/bin/bash\ncat >/dev/null\n")
     (tmp_path / "native").mkdir()
     for name in ("install", "test"):
         shutil.copy(NATIVE / name, tmp_path / "native")
