@@ -24,7 +24,8 @@ serve: $(VENV)/.base  ## Serve MODEL (smollm2) on 127.0.0.1:8000; ARGS go to `he
 native: $(VENV)/.base  ## Build the native kernels into $(VENV)
 	@native/install $(BIN)/python strict
 
-test: $(VENV)/.dev native  ## Run all tests; ARGS go to pytest
+test: $(VENV)/.dev  ## Run all tests; ARGS go to pytest
+	@native/install $(BIN)/python $(and $(shell command -v $(CXX)),strict)
 	@native/test
 	@$(BIN)/python -m pytest $(ARGS)
 
