@@ -1,4 +1,4 @@
-// Levels that this build leaves out answer null.
+// Levels that this build leaves out answer null; scalar is in every build.
 #include "kernels.h"
 
 namespace headrace {
@@ -11,9 +11,6 @@ const Kernels* avx512_kernels() { return nullptr; }
 #endif
 #ifndef HEADRACE_WITH_AVX2
 const Kernels* avx2_kernels() { return nullptr; }
-#endif
-#ifndef HEADRACE_WITH_SCALAR
-const Kernels* scalar_kernels() { return nullptr; }
 #endif
 
 }  // namespace headrace

@@ -99,7 +99,7 @@ std::vector<const Kernels*> available_kernels() {
   if (levels.amx && amx_kernels() && may_run_amx()) add(amx_kernels());
   if (levels.avx512) add(avx512_kernels());
   if (levels.avx2) add(avx2_kernels());
-  add(scalar_kernels());
+  kernels.push_back(scalar_kernels());
   return kernels;
 }
 
