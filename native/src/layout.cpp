@@ -17,7 +17,8 @@ constexpr char kMagic[8] = {'H', 'E', 'A', 'D', 'R', 'A', 'C', 'E'};
 constexpr uint32_t kVersion = 1;
 constexpr size_t kPage = 4096;
 constexpr size_t kLine = 64;
-constexpr int kMaxSide = 1 << 24;  // of a matrix; products of two sides fit 64 bits easily
+constexpr int kMaxSide = 1 << 24;   // of a matrix; products of two sides fit 64 bits easily
+constexpr int kMaxInt8K = 1 << 17;  // 127 * 127 of each fits an int32 sum
 constexpr size_t kMaxEntries = 1 << 16;
 constexpr size_t kMaxFile = size_t{1} << 46;
 constexpr size_t kMaxText = 4096;  // of a name or the tag
@@ -52,6 +53,10 @@ const char* what_is_wrong(const Entry& entry) {
   if (entry.name.empty() || entry.name.size() > kMaxText) return "needs a name of 1 to 4096 bytes";
   if (entry.k < 1 || entry.k > kMaxSide) return "k is not in 1 to 2^24";
   if (entry.n < 1 || entry.n > kMaxSide) return "n is not in 1 to 2^24";
+  if (entry.kind == Entry::Kind::matrix && entry.weight == WeightKind::i8a8 &&
+      entry.k > kMaxInt8K) {
+    return "k is above 131072, more than an int8 product's sums hold";
+  }
   if (entry.kind == Entry::Kind::vector && entry.n != 1) return "a vector's n is 1";
   return nullptr;
 }

@@ -334,6 +334,9 @@ TEST_CASE("entries that cannot be are refused") {
   refuses({{"m", Kind::matrix, WeightKind::bf16, 1, -1}});
   refuses({{"m", Kind::matrix, WeightKind::bf16, (1 << 24) + 1, 1}});
   refuses({{"v", Kind::vector, WeightKind::bf16, 2, 1}});
+  refuses({{"m", Kind::matrix, WeightKind::i8a8, 1, (1 << 17) + 1}});
+  Weights::create("", "", kernels, {{"m", Kind::matrix, WeightKind::i8a8, 1, 1 << 17}}, 1);
+  Weights::create("", "", kernels, {{"m", Kind::matrix, WeightKind::i8, 1, (1 << 17) + 1}}, 1);
   CHECK_THROWS_AS(Weights::create("", "", kernels, {good}, 0), std::invalid_argument);
 }
 
