@@ -121,7 +121,8 @@ class StepResult:
 class Model:
     """A decoder over packed weights and a paged KV cache of blocks of 32 tokens.
 
-    One thread at a time: RuntimeError tells a second one.
+    One thread at a time: RuntimeError tells a second one. A process forked during a step has half
+    of it: there the model stays in use, and RuntimeError is all that it gives.
     """
 
     def __init__(self, weights: Weights, **kwargs: Unpack[_Options]) -> None: ...

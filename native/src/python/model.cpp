@@ -115,7 +115,8 @@ class ModelObject {
   nb::dict profile();
 
  private:
-  // Holds the model for one call: a second thread is told, and corrupts nothing.
+  // Holds the model for one call: a second thread is told, and corrupts nothing. So is a process
+  // that was forked within the call, whose copy is left half computed.
   class Use {
    public:
     explicit Use(ModelObject& model) : model_(model) {
