@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "float_mode.h"
 #include "model_state.h"
 #include "ticks.h"
 
@@ -53,6 +54,7 @@ class Walk {
         rows_(state.input.num_tokens) {}
 
   void run() {
+    const FloatMode mode;
     k_.begin();
     NormedInput input{nullptr, nullptr, true};
     for (const Layer& layer : s_.layers) {
