@@ -37,7 +37,8 @@ class Rotation:
     """An orthogonal matrix of any size: random signs, then a fast transform that mixes all of x.
 
     It is the Walsh-Hadamard one on the largest power of two in the size, and a random matrix on
-    what is odd of it. Sums are taken one by one and not by a library whose order may change.
+    what is odd of it. Sums are taken one by one and not by a library whose order may change; the
+    random matrix is LAPACK's, whose last digits may be other ones on another processor.
     """
 
     def __init__(self, size: int, rng: np.random.Generator) -> None:
