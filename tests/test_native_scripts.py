@@ -26,6 +26,7 @@ case "$*" in
   *"import headrace_native"*) [[ -e $here/kernels ]] ;;
 esac
 """
+needs_cmake = pytest.mark.skipif(not shutil.which("cmake"), reason="needs cmake")
 Install = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -160,3 +161,21 @@ def test_native_tests_without_their_tools_fail_in_ci_alone(
     done = run(prefix / "native/test", CXX="absent", **variables)
     assert done.returncode == status
     assert "doctest-dev" in done.stderr
+
+
+def configure(build: Path, levels: str) -> subprocess.CompletedProcess[str]:
+    options = ("-DHEADRACE_MODULE=OFF", f"-DHEADRACE_LEVELS={levels}")
+    return run("cmake", "-S", NATIVE, "-B", build, *options)
+
+
+@needs_cmake
+def test_every_build_has_the_level_that_any_processor_runs(tmp_path: Path) -> None:
+    assert configure(tmp_path, "avx2").returncode == 0
+    assert "src/isa/scalar.cpp" in (tmp_path / "compile_commands.json").read_text()
+
+
+@needs_cmake
+def test_a_level_that_is_none_fails_the_build_by_name(tmp_path: Path) -> None:
+    done = configure(tmp_path, "scalar;avx3")
+    assert done.returncode == 1
+    assert "HEADRACE_LEVELS: 'avx3'" in done.stderr
