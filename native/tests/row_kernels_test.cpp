@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "kernels_fixture.h"
 
@@ -176,5 +177,38 @@ TEST_CASE("rows of NaN pass through the row kernels") {
     CHECK(std::isnan(read_wide(kernels, out.data(), 5)));
     kernels.add_norm(y.data(), x.data(), y.data(), 100, 1e-5f);
     CHECK(std::isnan(y[0]));
+  });
+}
+
+TEST_CASE("a quantised row with a number that is not finite has a scale of NaN") {
+  for_each_kernels([](const Kernels& kernels) {
+    const float infinity = std::numeric_limits<float>::infinity();
+    for (const float bad : {std::nanf(""), -std::nanf(""), infinity, -infinity}) {
+      for (const size_t at : {size_t{0}, size_t{5}, size_t{63}, size_t{99}}) {
+        CAPTURE(bad);
+        CAPTURE(at);
+        Random random(at);
+        std::vector<float> x = random.reals(100);
+        const std::vector<float> weight = random.reals(100);
+        x[at] = bad;
+        const Buffer out(128);
+        float scale = 0;
+        kernels.quantise(x.data(), 100, out.as<int8_t>(), &scale);
+        CHECK(std::isnan(scale));
+        scale = 0;
+        kernels.norm(x.data(), weight.data(), 100, 1e-5f, out.data(), &scale, true);
+        CHECK(std::isnan(scale));
+      }
+    }
+  });
+}
+
+TEST_CASE("a row of NaN alone has a scale of NaN") {
+  for_each_kernels([](const Kernels& kernels) {
+    const std::vector<float> x(100, std::nanf(""));
+    const Buffer out(128);
+    float scale = 0;
+    kernels.quantise(x.data(), 100, out.as<int8_t>(), &scale);
+    CHECK(std::isnan(scale));
   });
 }

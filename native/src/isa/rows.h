@@ -19,12 +19,27 @@ inline float inverse_rms(const float* x, int k, float eps) {
   return 1.f / __builtin_sqrtf(sum(squares) / static_cast<float>(k) + eps);
 }
 
+// The largest magnitude of value(i), i a multiple of kLanes; NaN when one of them is not finite.
+// Magnitudes are compared by their bits: among floats a comparison would lose a NaN.
+template <class Value>
+HEADRACE_INLINE float peak_of(Value value, int k) {
+  Ints peak = {};
+  for (int i = 0; i < k; i += kLanes) {
+    const Ints magnitude = (Ints)abs(value(i));
+    peak = magnitude > peak ? magnitude : peak;
+  }
+  int32_t lanes[kLanes], most = 0;
+  store_as(lanes, peak);
+  for (int i = 0; i < kLanes; i++) most = lanes[i] > most ? lanes[i] : most;
+  constexpr int32_t kInfiniteBits = 0x7f800000;
+  return most < kInfiniteBits ? load_as<float>(&most) : __builtin_nanf("");
+}
+
 // Numbers come from value(i), i a multiple of kLanes; zeros are written up to round_up(k, kPad).
+// A row that holds a NaN or an infinity gets a scale of NaN, so that products with it are NaN.
 template <class Value>
 HEADRACE_INLINE float quantise_values(Value value, int k, int8_t* out) {
-  Floats peak = {};
-  for (int i = 0; i < k; i += kLanes) peak = max(abs(value(i)), peak);
-  const float most = largest(peak);
+  const float most = peak_of(value, k);
   const float inverse = most > 0 ? 127.f / most : 0.f;
   for (int i = 0; i < k; i += kLanes) store_as(out + i, to_bytes(value(i) * inverse));
   const int end = round_up(k, kLanes);
