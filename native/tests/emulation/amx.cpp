@@ -1,5 +1,5 @@
-// The amx kernels on any x86-64-v3 machine.
-// clang-format off: the order matters
-#include "../../src/isa/amx.cpp"
-
+// The amx kernels on any x86-64-v3 machine. The order matters.
+// clang-format off
 #include "emulation.h"
+
+#include "../../src/isa/amx.cpp"

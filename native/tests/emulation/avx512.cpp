@@ -1,5 +1,5 @@
-// The avx512 kernels on any x86-64-v3 machine.
-// clang-format off: the order matters
-#include "../../src/isa/avx512.cpp"
-
+// The avx512 kernels on any x86-64-v3 machine. The order matters.
+// clang-format off
 #include "emulation.h"
+
+#include "../../src/isa/avx512.cpp"
