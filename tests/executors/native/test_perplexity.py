@@ -11,7 +11,7 @@ from headrace.executors.config import ExecutorConfig
 from headrace.executors.select import create_executor
 from real_models import GEMMA3, SMOLLM2, real_model
 
-NUM_WINDOWS = {SMOLLM2: 4, GEMMA3: 2}  # more narrows the error, and takes minutes
+NUM_WINDOWS = {SMOLLM2: 8, GEMMA3: 2}  # more narrows the error, and takes minutes
 
 
 @cache
