@@ -96,7 +96,7 @@ def test_a_missing_peer_says_what_it_lacks(name: str, tmp_path: Path) -> None:
 
 
 def test_an_unknown_system_is_an_error_that_lists_the_known(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"headrace, openvino-genai, llama\.cpp, vllm"):
+    with pytest.raises(ValueError, match=r"headrace-openvino, openvino-genai, llama\.cpp, vllm"):
         create("lama", setup(tmp_path))
 
 

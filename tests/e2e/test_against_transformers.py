@@ -4,6 +4,7 @@ In bf16 a token may be another one only where transformers finds both as good as
 """
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ def test_greedy_answers_are_those_of_transformers(
         assert max(shortfalls(ids, list(answer.token_ids))) <= margin, prompt
 
 
+@cache  # reading a GGUF file takes transformers longer than judging
 def _judge(path: Path) -> Callable[[list[int], list[int]], list[float]]:
     """By how much each token of an answer has a lower logit than transformers' likeliest."""
     torch = pytest.importorskip("torch")
