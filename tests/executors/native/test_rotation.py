@@ -51,7 +51,7 @@ def test_the_rotated_model_computes_the_same(config: ModelConfig) -> None:
     ours, theirs = (logits(executor, PROMPT, 0, [1, 0]) for executor in executors)
     for executor in executors:
         executor.close()
-    np.testing.assert_allclose(ours, theirs, atol=2e-3 * np.abs(ours).max())
+    np.testing.assert_allclose(ours, theirs, atol=1e-2 * np.abs(ours).max())  # bf16 weights
     assert not np.allclose(
         turned.float32("model.layers.0.mlp.down_proj.weight"),
         weights.float32("model.layers.0.mlp.down_proj.weight"),
