@@ -86,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
     it.add_argument("--output-tokens", type=int, default=128)
     it.add_argument("--rounds", type=int, default=3)
     it.add_argument("--seconds", type=float, default=10.0, help="the least a run lasts")
-    it.add_argument("--starts", type=int, default=3)
+    it.add_argument("--starts", type=int, default=3, choices=range(1, 101), metavar="N")
     it.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     it.add_argument("--llama-server", default="llama-server", metavar="PATH")
     it.add_argument("--vllm", default="vllm", metavar="PATH")
