@@ -19,7 +19,7 @@ from headrace.settings import LimitsSection, ServerSection, Settings, TelemetryS
 from headrace.telemetry.logging import configure_logging
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True)
 def _plain_logs() -> None:
     configure_logging(log_format="json")
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import structlog
 from structlog.testing import capture_logs
 
 from executors.conftest import require_native_kernels
@@ -14,12 +13,6 @@ from executors.tiny import CONFIG, tiny_model
 from headrace.errors import ConfigurationError
 from headrace.executors.config import ExecutorConfig
 from headrace.executors.select import Choice, choose_executor, create_executor
-
-
-@pytest.fixture(autouse=True)
-def fresh_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A logger that no test before has bound to the settings of its time."""
-    monkeypatch.setattr("headrace.executors.select.log", structlog.get_logger("fresh"))
 
 
 @pytest.fixture

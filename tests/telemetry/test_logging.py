@@ -1,28 +1,11 @@
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import structlog
 
 from headrace.telemetry.logging import FILE_NAME, configure_logging
-
-
-@pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    before = structlog.get_config()
-    yield
-    for handler in root.handlers[:]:
-        root.removeHandler(handler)
-        if handler not in handlers:
-            handler.close()
-    for handler in handlers:
-        root.addHandler(handler)
-    root.setLevel(level)
-    structlog.configure(**before)
 
 
 def test_json_lines_have_event_level_and_time(tmp_path: Path) -> None:
