@@ -47,7 +47,7 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_help_and_errors_load_nothing_heavy() -> None:
-    heavy = {"numpy", "openvino", "pydantic_settings", "fastapi", "httpx", "tokenizers", "zmq"}
+    heavy = {"numpy", "openvino", "pydantic_settings", "fastapi", "httpx", "tokenizers"}
     code = (
         "import sys; from headrace.cli import main\n"
         "try: main(['serve', '--help'])\n"

@@ -1,13 +1,14 @@
 import asyncio
+import itertools
 import os
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,26 +27,28 @@ from headrace.generation import (
     Usage,
 )
 from headrace.worker import frames
-from headrace.worker.channel import FRAMES_A_TURN, MAX_QUEUED_FRAMES, Channel, tuned
+from headrace.worker.channel import BYTES_A_TURN, LENGTH_BYTES, MAX_FRAME_BYTES, Channel
 from headrace.worker.spec import WorkerSpec
 
 
 class Ends:
     """Two connected channels that remember what they got."""
 
-    def __init__(self, folder: Path, **options: Any) -> None:
-        self.context = zmq.Context()
+    def __init__(self, **options: Any) -> None:
         self.received: list[Any] = []
         self.arrived = asyncio.Event()
         self.broken: list[str] = []
         self.broke = asyncio.Event()
-        endpoint = f"ipc://{folder / 's'}"
-        self.raw = tuned(self.context.socket(zmq.DEALER))
-        self.raw.bind(endpoint)
-        self.socket = tuned(self.context.socket(zmq.DEALER))
-        self.socket.connect(endpoint)
+        self.hung_up = asyncio.Event()
+        self.got: Callable[[], None] = lambda: None
+        near, self.raw = socket.socketpair()
         self.near = Channel(
-            self.socket, frames.TO_WORKER, receive=self._got, broken=self._broke, **options
+            near,
+            frames.TO_WORKER,
+            receive=self._got,
+            broken=self._broke,
+            hung_up=self.hung_up.set,
+            **options,
         )
         self.far: Channel[Any] | None = None
 
@@ -64,7 +67,6 @@ class Ends:
             self.raw.close()
         else:
             self.far.close()
-        self.context.term()
 
     def _broke(self, reason: str) -> None:
         self.broken.append(reason)
@@ -73,24 +75,29 @@ class Ends:
     def _got(self, frame: Any) -> None:
         self.received.append(frame)
         self.arrived.set()
+        self.got()
 
 
 @contextmanager
-def ends(folder: Path, **options: Any) -> Iterator[Ends]:
-    pair = Ends(folder, **options)
+def ends(**options: Any) -> Iterator[Ends]:
+    pair = Ends(**options)
     try:
         yield pair
     finally:
         pair.close()
 
 
+def framed(data: bytes) -> bytes:
+    return len(data).to_bytes(LENGTH_BYTES, "little") + data
+
+
 def step(number: int) -> frames.Step:
     return frames.Step([Delivery("r", Chunk(0, str(number), [number]))], EngineStats())
 
 
-async def test_frames_arrive_in_order_however_many(tmp_path: Path) -> None:
-    count = 20 * MAX_QUEUED_FRAMES + FRAMES_A_TURN // 2
-    with ends(tmp_path) as pair:
+async def test_frames_arrive_in_order_however_many() -> None:
+    count = 10_000
+    with ends() as pair:
         pair.listen()
         for number in range(count):
             pair.near.send(frames.encode(step(number)))
@@ -100,10 +107,10 @@ async def test_frames_arrive_in_order_however_many(tmp_path: Path) -> None:
         ]
 
 
-async def test_nothing_is_lost_when_the_other_side_starts_to_read_late(tmp_path: Path) -> None:
-    count = 4 * MAX_QUEUED_FRAMES
-    with ends(tmp_path) as pair:
-        # Large, so that the system's own socket buffers cannot take what ZeroMQ does not.
+async def test_nothing_is_lost_when_the_other_side_starts_to_read_late() -> None:
+    count = 1000
+    with ends() as pair:
+        # Large, so that the system's own socket buffers cannot take them all.
         frame = frames.encode(frames.Abort(["x" * 10_000]))
         for _ in range(count):
             pair.near.send(frame)
@@ -114,9 +121,9 @@ async def test_nothing_is_lost_when_the_other_side_starts_to_read_late(tmp_path:
         assert pair.near.outbox_bytes == 0
 
 
-async def test_both_directions_are_served_at_once(tmp_path: Path) -> None:
+async def test_both_directions_are_served_at_once() -> None:
     count = 1000
-    with ends(tmp_path) as pair:
+    with ends() as pair:
         far = pair.listen()
         for number in range(count):
             pair.near.send(frames.encode(step(number)))
@@ -125,9 +132,9 @@ async def test_both_directions_are_served_at_once(tmp_path: Path) -> None:
         assert {type(frame) for frame in pair.received} == {frames.Step, frames.Abort}
 
 
-async def test_frames_of_several_threads_each_arrive_in_order(tmp_path: Path) -> None:
-    count, num_threads = 4 * MAX_QUEUED_FRAMES, 3
-    with ends(tmp_path) as pair:
+async def test_frames_of_several_threads_each_arrive_in_order() -> None:
+    count, num_threads = 1000, 3
+    with ends() as pair:
         far = pair.listen(frames.TO_WORKER)
 
         def send_all(thread: int) -> None:
@@ -135,7 +142,6 @@ async def test_frames_of_several_threads_each_arrive_in_order(tmp_path: Path) ->
                 pair.near.send(frames.encode(frames.Abort([str(thread), str(number)])))
 
         async def answer() -> None:
-            # A call on the socket from another thread may take ZeroMQ's word of these.
             for number in range(count):
                 far.send(frames.encode(frames.Abort(["back", str(number)])))
                 await asyncio.sleep(0)
@@ -148,10 +154,8 @@ async def test_frames_of_several_threads_each_arrive_in_order(tmp_path: Path) ->
             assert numbers == [str(number) for number in range(count)]
 
 
-async def test_a_thread_that_fills_the_outbox_breaks_the_channel_on_its_loop(
-    tmp_path: Path,
-) -> None:
-    with ends(tmp_path, max_outbox_bytes=100_000) as pair:
+async def test_a_thread_that_fills_the_outbox_breaks_the_channel_on_its_loop() -> None:
+    with ends(max_outbox_bytes=100_000) as pair:
         frame = frames.encode(frames.Abort(["x" * 1000]))
 
         def fill() -> None:
@@ -165,8 +169,8 @@ async def test_a_thread_that_fills_the_outbox_breaks_the_channel_on_its_loop(
         await asyncio.to_thread(pair.near.send, frame)  # goes nowhere
 
 
-async def test_a_peer_that_never_reads_breaks_the_channel_at_its_bound(tmp_path: Path) -> None:
-    with ends(tmp_path, max_outbox_bytes=100_000) as pair:
+async def test_a_peer_that_never_reads_breaks_the_channel_at_its_bound() -> None:
+    with ends(max_outbox_bytes=100_000) as pair:
         frame = frames.encode(frames.Abort(["x" * 1000]))
         for _ in range(100_000):
             pair.near.send(frame)
@@ -187,15 +191,76 @@ async def test_a_peer_that_never_reads_breaks_the_channel_at_its_bound(tmp_path:
         b"\x92\xa5Abort\x91\xa2\xff\xfe",
     ],
 )
-async def test_bytes_that_are_no_frame_break_the_channel_once(tmp_path: Path, data: bytes) -> None:
-    with ends(tmp_path) as pair:
-        pair.raw.send(data)
-        pair.raw.send(data)
+async def test_bytes_that_are_no_frame_break_the_channel_once(data: bytes) -> None:
+    with ends() as pair:
+        pair.raw.sendall(2 * framed(data))
         await asyncio.wait_for(pair.broke.wait(), 10)
         assert not pair.near.is_open
         assert len(pair.broken) == 1
         assert "malformed" in pair.broken[0]
         assert pair.received == []
+
+
+@given(st.lists(st.binary(max_size=100), min_size=1, max_size=6), st.data())
+def test_frames_are_whole_however_the_bytes_are_cut(
+    texts: list[bytes], data: st.DataObject
+) -> None:
+    stream = b"".join(framed(frames.encode(frames.Abort([text.hex()]))) for text in texts)
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(stream)), max_size=8)))
+
+    async def run() -> None:
+        with ends() as pair:
+            for start, end in itertools.pairwise([0, *cuts, len(stream)]):
+                pair.raw.sendall(stream[start:end])
+                pair.near.receive_rest()
+            assert [frame.request_ids[0] for frame in pair.received] == [t.hex() for t in texts]
+
+    asyncio.run(run())
+
+
+async def test_a_frame_of_many_turns_arrives_whole() -> None:
+    with ends() as pair:
+        far = pair.listen()
+        frame = frames.Abort(["x" * (40 * BYTES_A_TURN)])
+        far.send(frames.encode(frame))
+        far.send(frames.encode(frames.Drain()))
+        await pair.wait_for(2)
+        assert pair.received == [frame, frames.Drain()]
+
+
+async def test_a_length_past_the_bound_breaks_the_channel_before_its_bytes_come() -> None:
+    with ends() as pair:
+        pair.raw.sendall((MAX_FRAME_BYTES + 1).to_bytes(LENGTH_BYTES, "little"))
+        await asyncio.wait_for(pair.broke.wait(), 10)
+        assert pair.broken == [f"a malformed frame: it claims {MAX_FRAME_BYTES + 1} bytes"]
+
+
+async def test_the_end_of_the_other_side_is_told_after_its_last_frame() -> None:
+    with ends() as pair:
+        pair.raw.sendall(framed(frames.encode(frames.Drain())))
+        pair.raw.close()
+        await asyncio.wait_for(pair.hung_up.wait(), 10)
+        assert pair.received == [frames.Drain()]
+        assert pair.broken == []
+        pair.near.send(frames.encode(step(1)))  # goes nowhere
+        assert pair.near.outbox_bytes == 0
+        assert pair.near.is_open
+
+
+async def test_a_side_that_leaves_bytes_unread_has_hung_up_too() -> None:
+    with ends() as pair:
+        pair.near.send(frames.encode(step(1)))
+        pair.raw.close()
+        await asyncio.wait_for(pair.hung_up.wait(), 10)
+        assert pair.broken == []
+
+
+async def test_a_channel_closed_by_a_frame_hands_over_no_further_one() -> None:
+    with ends() as pair:
+        pair.raw.sendall(3 * framed(frames.encode(frames.Drain())))
+        pair.got = pair.near.close
+        pair.near.receive_rest()
+        assert pair.received == [frames.Drain()]
 
 
 @given(st.binary(max_size=64))

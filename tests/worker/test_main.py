@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import zmq
 
 from headrace.worker import frames
-from headrace.worker.channel import tuned
+from headrace.worker.channel import LENGTH_BYTES
 from headrace.worker.spec import WorkerSpec
 
 SCRIPT = Path(__file__).parents[1] / "scripted_worker.py"
@@ -29,7 +28,7 @@ async def main():
     await registry.start([ModelSpec(name="m", source=sys.argv[3])])
     while registry.statuses()[0].phase == "starting":
         await asyncio.sleep(0.01)
-    print(registry.statuses()[0].pid, registry._sockets.folder, flush=True)
+    print(registry.statuses()[0].pid, flush=True)
     await asyncio.Event().wait()
 
 asyncio.run(main())
@@ -57,37 +56,45 @@ TIMEOUT = 30
 class Parent:
     """The other end of one worker, without an event loop."""
 
-    def __init__(self, folder: Path, *, parent_pid: int | None = None) -> None:
-        self.context = zmq.Context()
-        self.socket = tuned(self.context.socket(zmq.DEALER))
-        self.socket.bind(f"ipc://{folder / 's'}")
-        self.socket.rcvtimeo = TIMEOUT * 1000
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, str(SCRIPT), "--connect", f"ipc://{folder / 's'}"),
-                *("--parent", str(parent_pid or os.getpid())),
-            ]
-        )
+    def __init__(self, *, parent_pid: int | None = None) -> None:
+        self.socket, theirs = socket.socketpair()
+        self.socket.settimeout(TIMEOUT)
+        self.stream = self.socket.makefile("rb")
+        with theirs:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, str(SCRIPT), "--socket", str(theirs.fileno())),
+                    *("--parent", str(parent_pid or os.getpid())),
+                ],
+                pass_fds=(theirs.fileno(),),
+            )
 
     def send(self, frame: frames.ToWorker) -> None:
-        self.socket.send(frames.encode(frame))
+        self.send_bytes(frames.encode(frame))
+
+    def send_bytes(self, data: bytes) -> None:
+        self.socket.sendall(len(data).to_bytes(LENGTH_BYTES, "little") + data)
 
     def receive(self, kind: type[frames.Frame]) -> frames.Frame:
         while True:
-            frame = frames.FROM_WORKER.decode(self.socket.recv())
+            length = int.from_bytes(self.stream.read(LENGTH_BYTES), "little")
+            frame = frames.FROM_WORKER.decode(self.stream.read(length))
             if isinstance(frame, kind):
                 return frame
 
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        self.stream.close()
         self.socket.close()
-        self.context.term()
 
 
 @contextmanager
-def worker(folder: Path, **options: int) -> Iterator[Parent]:
-    parent = Parent(folder, **options)
+def worker(**options: int) -> Iterator[Parent]:
+    parent = Parent(**options)
     try:
         yield parent
     finally:
@@ -113,7 +120,7 @@ def wait_for_end(pid: int) -> None:
 
 
 def test_a_worker_greets_loads_and_stops(tmp_path: Path) -> None:
-    with worker(tmp_path) as parent:
+    with worker() as parent:
         hello = parent.receive(frames.Hello)
         assert hello == frames.Hello(parent.process.pid)
         parent.send(frames.Load(spec(tmp_path)))
@@ -124,7 +131,7 @@ def test_a_worker_greets_loads_and_stops(tmp_path: Path) -> None:
 
 
 def test_heartbeats_go_on_while_the_model_loads(tmp_path: Path) -> None:
-    with worker(tmp_path) as parent:
+    with worker() as parent:
         parent.send(frames.Load(spec(tmp_path, "slow")))
         parent.receive(frames.Progress)
         for _ in range(2):
@@ -135,7 +142,7 @@ def test_heartbeats_go_on_while_the_model_loads(tmp_path: Path) -> None:
 
 
 def test_a_load_can_be_given_up(tmp_path: Path) -> None:
-    with worker(tmp_path) as parent:
+    with worker() as parent:
         parent.send(frames.Load(spec(tmp_path, "slow")))
         parent.receive(frames.Progress)
         parent.send(frames.Stop())
@@ -143,7 +150,7 @@ def test_a_load_can_be_given_up(tmp_path: Path) -> None:
 
 
 def test_a_second_sigterm_ends_a_worker_that_drains(tmp_path: Path) -> None:
-    with worker(tmp_path) as parent:
+    with worker() as parent:
         parent.send(frames.Load(spec(tmp_path)))
         parent.receive(frames.Ready)
         parent.send(frames.Generate(frames.GenerationRequest(request_id="a", prompt="forever")))
@@ -155,36 +162,38 @@ def test_a_second_sigterm_ends_a_worker_that_drains(tmp_path: Path) -> None:
         assert parent.process.wait(TIMEOUT) == 0
 
 
-def test_bytes_that_are_no_frame_end_the_worker_with_a_status(tmp_path: Path) -> None:
-    with worker(tmp_path) as parent:
-        parent.receive(frames.Hello)
-        parent.socket.send(b"\x91\xa5Bogus")
+def test_a_worker_whose_parent_hangs_up_leaves(tmp_path: Path) -> None:
+    with worker() as parent:
+        parent.send(frames.Load(spec(tmp_path)))
+        parent.receive(frames.Ready)
+        parent.hang_up()
         assert parent.process.wait(TIMEOUT) == 1
 
 
-def test_a_worker_whose_parent_died_before_it_could_ask_leaves(tmp_path: Path) -> None:
-    with worker(tmp_path, parent_pid=1) as parent:
+def test_bytes_that_are_no_frame_end_the_worker_with_a_status() -> None:
+    with worker() as parent:
+        parent.receive(frames.Hello)
+        parent.send_bytes(b"\x91\xa5Bogus")
+        assert parent.process.wait(TIMEOUT) == 1
+
+
+def test_a_worker_whose_parent_died_before_it_could_ask_leaves() -> None:
+    with worker(parent_pid=1) as parent:
         assert parent.process.wait(TIMEOUT) == 1
 
 
 @pytest.mark.parametrize("source", ["good", "slow"])
-def test_a_parent_killed_with_9_leaves_no_worker_and_the_next_server_tidies_up(
+def test_a_parent_killed_with_9_leaves_neither_a_worker_nor_a_file(
     tmp_path: Path, source: str
 ) -> None:
     command = [sys.executable, "-c", SERVER, str(tmp_path), str(SCRIPT), source]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
         assert server.stdout is not None
-        pid, folder = server.stdout.readline().split()
-        assert Path(folder).stat().st_mode & 0o777 == 0o700
+        pid = int(server.stdout.readline())
         server.kill()
-        wait_for_end(int(pid))
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
-        assert server.stdout is not None
-        pid, _ = server.stdout.readline().split()
-        assert not Path(folder).exists()
-        server.kill()
-        wait_for_end(int(pid))
+        wait_for_end(pid)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import sys
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Callable, Sequence
@@ -10,7 +11,6 @@ from contextlib import suppress
 
 from headrace.worker import frames
 from headrace.worker.channel import Channel
-from headrace.worker.sockets import Sockets
 
 WORKER_COMMAND = (sys.executable, "-m", "headrace.worker")
 STDERR = 2
@@ -28,25 +28,27 @@ class WorkerProcess:
     async def start(
         cls,
         command: Sequence[str],
-        sockets: Sockets,
         *,
         receive: Callable[[frames.FromWorker], None],
         broken: Callable[[str], None],
     ) -> "WorkerProcess":
         """Raises OSError when the process cannot be started."""
-        endpoint, channel = sockets.listen(receive=receive, broken=broken)
+        ours, theirs = socket.socketpair()
         try:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                *("--connect", endpoint, "--parent", str(os.getpid())),
-                stdin=DEVNULL,
-                stdout=STDERR,  # what a library prints must not mix with our own output
-                start_new_session=True,  # Ctrl-C in the terminal is for the parent alone
-            )
+            with theirs:
+                process = await asyncio.create_subprocess_exec(
+                    *command,
+                    *("--socket", str(theirs.fileno()), "--parent", str(os.getpid())),
+                    stdin=DEVNULL,
+                    stdout=STDERR,  # what a library prints must not mix with our own output
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,  # Ctrl-C in the terminal is for the parent alone
+                )
         except BaseException:
-            channel.close()
+            ours.close()
             raise
-        return cls(process, channel)
+        # Its hanging up says less than how it ended, which is awaited anyway.
+        return cls(process, Channel(ours, frames.FROM_WORKER, receive=receive, broken=broken))
 
     @property
     def pid(self) -> int:
@@ -75,7 +77,7 @@ class WorkerProcess:
         """Make sure that it is gone, take what it said last, and return how it ended."""
         self._signal(signal.SIGKILL)
         status = await self._exit
-        self.channel.pump()
+        self.channel.receive_rest()
         self.channel.close()
         return _describe(status)
 

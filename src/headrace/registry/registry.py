@@ -15,7 +15,6 @@ from headrace.registry.spec import ModelSpec
 from headrace.registry.status import ModelStatus
 from headrace.registry.supervisor import Supervisor
 from headrace.telemetry.logging import LogFormat
-from headrace.worker.sockets import Sockets
 from headrace.worker.spec import WorkerSpec
 
 __all__ = ["ModelStatus", "Registry"]
@@ -40,7 +39,6 @@ class Registry:
         self._log_dir = log_dir
         self._command = command
         self._patience = patience
-        self._sockets: Sockets | None = None
         self._supervisors: dict[str, Supervisor] = {}  # by model id
         self._active: dict[str, str] = {}  # name to model id
         self._listeners: list[Listener] = []
@@ -52,9 +50,8 @@ class Registry:
 
     async def start(self, specs: Iterable[ModelSpec]) -> None:
         """Begin to load; `loaded` waits for the end of it."""
-        self._sockets = Sockets()
         for spec in sorted(specs, key=lambda spec: spec.version):
-            self._supervisors[spec.model_id] = self._supervisor(spec, self._sockets)
+            self._supervisors[spec.model_id] = self._supervisor(spec)
             self._active[spec.name] = spec.model_id
         for supervisor in self._supervisors.values():
             supervisor.start()
@@ -126,11 +123,8 @@ class Registry:
         self._ends_at = time.monotonic() + drain_timeout
         stops = (each.stop(drain_timeout) for each in self._supervisors.values())
         await asyncio.gather(*stops)
-        if self._sockets is not None:
-            await asyncio.to_thread(self._sockets.close)
-            self._sockets = None
 
-    def _supervisor(self, spec: ModelSpec, sockets: Sockets) -> Supervisor:
+    def _supervisor(self, spec: ModelSpec) -> Supervisor:
         worker_spec = WorkerSpec(
             model_id=spec.model_id,
             source=spec.source,
@@ -143,7 +137,6 @@ class Registry:
         return Supervisor(
             spec,
             worker_spec,
-            sockets,
             command=self._command,
             patience=self._patience,
             on_change=self._tell,

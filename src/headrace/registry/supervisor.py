@@ -25,7 +25,6 @@ from headrace.registry.status import ModelStatus
 from headrace.registry.watchdog import Watchdog
 from headrace.worker import frames
 from headrace.worker.remote import RemoteModel
-from headrace.worker.sockets import Sockets
 from headrace.worker.spec import WorkerSpec
 
 FINAL_ERRORS = (ModelFileError, ConfigurationError)
@@ -42,14 +41,12 @@ class Supervisor:
         self,
         spec: ModelSpec,
         worker_spec: WorkerSpec,
-        sockets: Sockets,
         *,
         command: Sequence[str] = WORKER_COMMAND,
         patience: Patience | None = None,
         on_change: Callable[["Supervisor"], None] = lambda _: None,
     ) -> None:
         self._worker_spec = worker_spec
-        self._sockets = sockets
         self._command = tuple(command)
         self._patience = patience or Patience()
         self._on_change = on_change
@@ -132,7 +129,7 @@ class Supervisor:
         self._begin_attempt()
         try:
             worker = await WorkerProcess.start(
-                self._command, self._sockets, receive=self._receive, broken=self._find_fault
+                self._command, receive=self._receive, broken=self._find_fault
             )
         except OSError as error:
             self._worker_ended(f"could not be started: {error}")

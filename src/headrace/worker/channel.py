@@ -1,27 +1,24 @@
-"""Frames over one ZeroMQ pair, driven by an event loop. Knows what a frame is made of, not why.
+"""Frames over one Unix stream socket, driven by an event loop. Knows how a frame is cut, not why.
 
-Nothing is dropped and nothing blocks: what ZeroMQ does not take at once waits in an outbox that is
-bounded in bytes. Past the bound, or after bytes that are no frame, the channel is broken and says
-so once. Any thread may send, without waking the loop: see docs/decisions.
+Each frame goes behind its length, four bytes. Nothing is dropped and nothing blocks: what the
+socket does not take at once waits in an outbox that is bounded in bytes. Past the bound, or after
+bytes that are no frame, the channel is broken and says so once. Any thread may send: see
+docs/decisions.
 """
 
 import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
+from socket import MSG_DONTWAIT, socket
 from typing import Generic, TypeVar
 
 import msgspec
-import zmq
 
 MAX_OUTBOX_BYTES = 512 << 20
-MAX_QUEUED_FRAMES = 256  # inside ZeroMQ, each way
-FRAMES_A_TURN = 64  # then the event loop's other work gets a turn
-LINGER = 1.0  # seconds that frames already sent get to leave a closed channel
-
-# As plain integers: operations on the enumerations cost as much as a system call.
-NOBLOCK, EVENTS = int(zmq.NOBLOCK), int(zmq.EVENTS)
-POLLIN, POLLOUT = int(zmq.POLLIN), int(zmq.POLLOUT)
+MAX_FRAME_BYTES = 512 << 20
+LENGTH_BYTES = 4
+BYTES_A_TURN = 64 << 10  # then the event loop's other work gets a turn
 
 Received = TypeVar("Received")
 
@@ -29,36 +26,36 @@ Received = TypeVar("Received")
 class Channel(Generic[Received]):
     """One end. `receive` gets every frame in order; `broken` gets the reason, at most once.
 
-    Both are called on the loop that the channel was made on, and only `send` may be called
-    elsewhere.
+    `hung_up` is called when the other side has closed its end, after its last frame. All are called
+    on the loop that the channel was made on, and only `send` may be called elsewhere.
     """
 
     def __init__(
         self,
-        socket: zmq.Socket[bytes],
+        sock: socket,
         decoder: msgspec.msgpack.Decoder[Received],
         *,
         receive: Callable[[Received], None],
         broken: Callable[[str], None],
+        hung_up: Callable[[], None] = lambda: None,
         max_outbox_bytes: int = MAX_OUTBOX_BYTES,
     ) -> None:
-        self._socket = socket
+        sock.setblocking(False)
+        self._socket = sock
         self._decoder = decoder
         self._receive = receive
         self._broken = broken
+        self._hung_up = hung_up
         self._max_outbox_bytes = max_outbox_bytes
-        self._outbox: deque[bytes] = deque()
+        self._arrived = bytearray()  # of a frame that is not whole
+        self._outbox: deque[memoryview] = deque()
         self._outbox_bytes = 0
         self._is_open = True
-        self._has_turn = False
+        self._is_heard = True  # until the other side has hung up
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
-        # A ZeroMQ socket may pass from thread to thread if no two use it at once.
-        self._lock = threading.Lock()
-        # As cheap as zmq.asyncio, and `send` needs no task. But the descriptor only tells of
-        # changes: after every call on the socket someone has to look whether more can be done.
-        self._loop.add_reader(int(socket.getsockopt(zmq.FD)), self.pump)
-        self._take_a_turn_soon()
+        self._lock = threading.Lock()  # over the outbox and the socket's sending side
+        self._loop.add_reader(sock, self._read)
 
     @property
     def is_open(self) -> bool:
@@ -70,109 +67,116 @@ class Channel(Generic[Received]):
         return self._outbox_bytes
 
     def send(self, data: bytes) -> None:
-        """Queue one encoded frame. A closed channel takes it to nowhere, as a dead peer would."""
+        """Queue one encoded frame. A closed channel takes it to nowhere, as a dead peer does."""
+        framed = len(data).to_bytes(LENGTH_BYTES, "little") + data
         with self._lock:
             if not self._is_open:
                 return
             if self._outbox:
-                self._hold(data)
-            else:
-                if not self._try_to_send(data):
-                    self._hold(data)
-                self._look_again()
+                self._hold(memoryview(framed))
+            elif (num_sent := self._try_to_send(framed)) < len(framed):
+                self._hold(memoryview(framed)[num_sent:])
+                self._on_loop(self._send_when_writable)
             is_over = self._outbox_bytes > self._max_outbox_bytes
         if is_over:
-            self._break_on_loop(f"the other side left {self._outbox_bytes} bytes unread")
+            self._on_loop(self._break, f"the other side left {self._outbox_bytes} bytes unread")
 
-    def pump(self) -> None:
-        """Hand over what has arrived and send what waits."""
-        is_emptied = False
-        try:
-            is_emptied = self._receive_some()
-        finally:
-            with self._lock:
-                if self._is_open and (self._outbox or not is_emptied):
-                    self._flush()
-                    self._look_again()
+    def receive_rest(self) -> None:
+        """Hand over whatever has arrived, from a process that is gone."""
+        while self._is_open and self._is_heard and self._read():
+            pass
 
     def close(self) -> None:
-        """Close the socket; what ZeroMQ holds still leaves within `LINGER`."""
+        """Close the socket; what it holds still arrives."""
         with self._lock:
             if not self._is_open:
                 return
             self._is_open = False
-            self._loop.remove_reader(int(self._socket.getsockopt(zmq.FD)))
+            self._loop.remove_reader(self._socket)
+            self._loop.remove_writer(self._socket)
             self._outbox.clear()
-            self._socket.close(linger=int(LINGER * 1000))
+            self._socket.close()
 
-    def _receive_some(self) -> bool:
-        """Whether ZeroMQ holds nothing more, so that the descriptor will tell of the next."""
-        for _ in range(FRAMES_A_TURN):
-            if (data := self._next()) is None:
-                return True
-            try:
-                frame = self._decoder.decode(data)
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                self._break(f"a malformed frame of {len(data)} bytes: {error}")
-                return True
-            self._receive(frame)
+    def _read(self) -> bool:
+        """Take a turn's worth of bytes; whether there were any."""
+        try:
+            data = self._socket.recv(BYTES_A_TURN)
+        except BlockingIOError:
+            return False
+        except ConnectionError:  # gone with bytes of ours unread
+            data = b""
+        if data:
+            self._take(data)
+            return True
+        self._is_heard = False
+        self._loop.remove_reader(self._socket)
+        self._hung_up()
         return False
 
-    def _next(self) -> bytes | None:
-        with self._lock:
-            if self._is_open and self._events & POLLIN:
-                return self._socket.recv(NOBLOCK)
-            return None
+    def _take(self, data: bytes) -> None:
+        """Hand over the frames that are whole and keep the rest."""
+        arrived: bytes | bytearray = data
+        if self._arrived:
+            self._arrived += data
+            arrived = self._arrived
+        at, view = 0, memoryview(arrived)
+        while self._is_open and len(view) - at >= LENGTH_BYTES:
+            start = at + LENGTH_BYTES
+            end = start + int.from_bytes(view[at:start], "little")
+            if end - start > MAX_FRAME_BYTES:
+                self._break(f"a malformed frame: it claims {end - start} bytes")
+            if end > len(view):
+                break
+            at = end
+            self._decode(view[start:end])
+        rest = view[at:]
+        self._arrived = bytearray(rest) if at or arrived is data else self._arrived
 
-    def _break_on_loop(self, reason: str) -> None:
-        if threading.get_ident() == self._thread_id:
-            self._break(reason)
+    def _decode(self, data: memoryview) -> None:
+        try:
+            frame = self._decoder.decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            self._break(f"a malformed frame of {len(data)} bytes: {error}")
         else:
-            self._loop.call_soon_threadsafe(self._break, reason)
+            self._receive(frame)
 
     def _break(self, reason: str) -> None:
         if self._is_open:
             self.close()
             self._broken(reason)
 
+    def _on_loop(self, function: Callable[..., None], *arguments: object) -> None:
+        if threading.get_ident() == self._thread_id:
+            function(*arguments)
+        else:
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    def _send_when_writable(self) -> None:
+        if self._is_open:
+            self._loop.add_writer(self._socket, self._flush)
+
+    def _flush(self) -> None:
+        with self._lock:
+            while self._outbox:
+                data = self._outbox[0]
+                num_sent = self._try_to_send(data)
+                self._outbox_bytes -= num_sent
+                if num_sent < len(data):
+                    self._outbox[0] = data[num_sent:]
+                    return
+                self._outbox.popleft()
+            self._loop.remove_writer(self._socket)
+
     # The rest is called with the lock held.
 
-    def _hold(self, data: bytes) -> None:
+    def _hold(self, data: memoryview) -> None:
         self._outbox.append(data)
         self._outbox_bytes += len(data)
 
-    def _flush(self) -> None:
-        while self._outbox and self._try_to_send(self._outbox[0]):
-            self._outbox_bytes -= len(self._outbox.popleft())
-
-    def _try_to_send(self, data: bytes) -> bool:
+    def _try_to_send(self, data: bytes | memoryview) -> int:
         try:
-            self._socket.send(data, NOBLOCK)
-        except zmq.Again:
-            return False
-        return True
-
-    @property
-    def _events(self) -> int:
-        return int(self._socket.getsockopt(EVENTS))
-
-    def _look_again(self) -> None:
-        wanted = POLLIN | POLLOUT if self._outbox else POLLIN
-        if self._events & wanted:
-            self._take_a_turn_soon()
-
-    def _take_a_turn_soon(self) -> None:
-        if not self._has_turn:
-            self._has_turn = True
-            self._loop.call_soon_threadsafe(self._take_a_turn)
-
-    def _take_a_turn(self) -> None:
-        self._has_turn = False
-        self.pump()
-
-
-def tuned(socket: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
-    """The options that both ends share; to be set before a socket is bound or connected."""
-    socket.set_hwm(MAX_QUEUED_FRAMES)
-    socket.linger = 0
-    return socket
+            return self._socket.send(data, MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
+        except ConnectionError:
+            return len(data)

@@ -6,18 +6,17 @@ import gc
 import importlib
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Sequence
-
-import zmq
 
 from headrace import parent
 from headrace.executors.executor import Progress
 from headrace.imports import fast_imports
 from headrace.modelfiles.pip import end_downloads
 from headrace.worker import frames
-from headrace.worker.channel import Channel, tuned
+from headrace.worker.channel import Channel
 from headrace.worker.service import LOADER_THREAD, Service
 from headrace.worker.serving import Load, LoadedModel
 from headrace.worker.spec import WorkerSpec
@@ -29,7 +28,7 @@ TIDY_UP = 1.0  # seconds; less than a supervisor waits before SIGKILL
 def main(arguments: Sequence[str], *, load: Load | None = None) -> int:
     """Serve one model until told to end; the exit status is 0 unless the channel broke."""
     parser = argparse.ArgumentParser(prog="headrace.worker", description=__doc__)
-    parser.add_argument("--connect", required=True, metavar="ENDPOINT")
+    parser.add_argument("--socket", required=True, type=int, metavar="DESCRIPTOR")
     parser.add_argument("--parent", required=True, type=int, metavar="PID")
     options = parser.parse_args(arguments)
     parent.die_with(options.parent)
@@ -37,7 +36,7 @@ def main(arguments: Sequence[str], *, load: Load | None = None) -> int:
     if load is None:
         # What takes long to import is on its way while the parent says what to load.
         threading.Thread(target=_import_loading, name=LOADER_THREAD, daemon=True).start()
-    status = asyncio.run(_serve(options.connect, options.parent, load or _load))
+    status = asyncio.run(_serve(options.socket, options.parent, load or _load))
     if loader := next((t for t in threading.enumerate() if t.name == LOADER_THREAD), None):
         if end_downloads():
             loader.join(TIDY_UP)  # it removes what it had downloaded so far
@@ -61,13 +60,16 @@ def _load(spec: WorkerSpec, progress: Progress) -> LoadedModel:
     return loaded
 
 
-async def _serve(endpoint: str, parent_pid: int, load: Load) -> int:
-    context = zmq.Context()
-    socket = tuned(context.socket(zmq.DEALER))
-    socket.connect(endpoint)
+async def _serve(descriptor: int, parent_pid: int, load: Load) -> int:
+    inherited = socket.socket(fileno=descriptor)
+    inherited.set_inheritable(False)
     service = Service(load)
     channel = Channel(
-        socket, frames.TO_WORKER, receive=service.receive, broken=service.channel_broke
+        inherited,
+        frames.TO_WORKER,
+        receive=service.receive,
+        broken=service.channel_broke,
+        hung_up=service.parent_left,
     )
     service.greet(channel)
     loop = asyncio.get_running_loop()
@@ -79,7 +81,6 @@ async def _serve(endpoint: str, parent_pid: int, load: Load) -> int:
         heart.cancel()
         await service.close()
         channel.close()
-        context.term()
 
 
 async def _beat(service: Service, parent_pid: int) -> None:

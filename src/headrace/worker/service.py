@@ -77,6 +77,9 @@ class Service:
         log.error("worker.channel_broke", reason=reason)
         self._end_with(1)
 
+    def parent_left(self) -> None:
+        self._end_with(1)
+
     async def ended(self) -> int:
         """Wait for the end and return the exit status."""
         return await self._end
