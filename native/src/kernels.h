@@ -13,12 +13,13 @@
 
 namespace headrace {
 
-constexpr int kPanel = 32;      // output columns packed together
-constexpr int kBlock = 32;      // tokens in one KV block
-constexpr int kChunk = 256;     // keys in one attention chunk
-constexpr int kQueryRows = 32;  // query rows (token x head of a group) in one attention item
-constexpr int kGroup = 32;      // numbers along k that share a scale in q8 and q4
-constexpr int kPad = 64;        // k and head sizes are padded with zeros to a multiple of this
+constexpr int kPanel = 32;        // output columns packed together
+constexpr int kBlock = 32;        // tokens in one KV block
+constexpr int kChunk = 256;       // keys in one attention chunk
+constexpr int kQueryRows = 32;    // query rows (token x head of a group) in one attention item
+constexpr int kGroup = 32;        // numbers along k that share a scale in q8 and q4
+constexpr int kPad = 64;          // k and head sizes are padded with zeros to a multiple of this
+constexpr int kScaleChunk = 256;  // numbers along k of an int16 row that share a scale
 
 constexpr int round_up(int value, int step) { return (value + step - 1) / step * step; }
 
@@ -29,6 +30,12 @@ enum class WeightKind : uint8_t {
   i8a8,  // the same with an int8 operand (w8a8)
   q8,    // int8 with a scale for each group, wide operand (GGUF Q8_0)
   q4,    // 0..15 with a scale and a minimum for each group, wide operand (GGUF Q4_0, Q4_1, Q4_K)
+};
+// What the rows of a product's operand hold.
+enum class OperandKind : uint8_t {
+  wide,
+  int8,   // with a scale for each row
+  int16,  // with a scale for each kScaleChunk numbers, which lies in the row, see Int16Row
 };
 enum class Activation : uint8_t { silu, gelu_tanh };
 enum class CacheKind : uint8_t { bf16, i8 };
@@ -51,7 +58,26 @@ struct Matrix {
   int num_panels() const { return (n + kPanel - 1) / kPanel; }
 };
 
-// Rows that a product reads: wide ones, or int8 ones with a scale a row. Each row holds
+// A row of int16 numbers, times the scale of their chunk; what follows them is there once for all
+// the panels that read it.
+struct Int16Row {
+  const int16_t* quants;  // [round_up(k, kPad)], -32767..32767
+  const float* sums;      // [round_up(k, kPad) / kGroup]: of each group's numbers, scaled
+  const float* scales;    // [ceil(k / kScaleChunk)]
+
+  Int16Row(const uint8_t* row, int k)
+      : quants(reinterpret_cast<const int16_t*>(row)),
+        sums(reinterpret_cast<const float*>(quants + round_up(k, kPad))),
+        scales(sums + round_up(k, kPad) / kGroup) {}
+
+  static constexpr size_t bytes(int k) {
+    const int padded = round_up(k, kPad);
+    const int floats = padded / kGroup + round_up(padded, kScaleChunk) / kScaleChunk;
+    return static_cast<size_t>(round_up(padded * 2 + floats * 4, 64));
+  }
+};
+
+// Rows that a product reads, of the kind that the table names for the matrix. Each row holds
 // round_up(k, kPad) numbers, zeros at its end, and starts at a multiple of 64 bytes.
 struct Operand {
   const uint8_t* data;
@@ -132,6 +158,7 @@ struct Kernels {
   uint32_t layout;         // names the order of panels and blocks; packed files hold it
   size_t wide_bytes;       // of one number of a wide operand: 2 or 4
   int first_operand_rows;  // operands must be readable up to a multiple of this many rows
+  OperandKind (*operand_kind)(WeightKind);
 
   // Called by every thread at the start and end of each step.
   void (*begin)();
@@ -145,12 +172,13 @@ struct Kernels {
   void (*product)(const Matrix&, int panel, const Operand&, int begin, int end, const Epilogue&,
                   const uint8_t* next, uint8_t* scratch);
 
-  // out (wide or int8 with *scale) = weight * x / rms(x); k real numbers, padding is zeroed.
-  void (*norm)(const float* x, const float* weight, int k, float eps, void* out, float* scale,
-               bool quantise);
+  // out = weight * x / rms(x); k real numbers, padding is zeroed. *scale is written for int8 alone.
+  void (*norm)(const float* x, const float* weight, int k, float eps, OperandKind, void* out,
+               float* scale);
   // x += weight * y / rms(y)
   void (*add_norm)(float* x, const float* y, const float* weight, int k, float eps);
-  void (*quantise)(const float* x, int k, int8_t* out, float* scale);
+  // To int8 or int16.
+  void (*quantise)(const float* x, int k, OperandKind, void* out, float* scale);
 
   void (*rotate_query)(const float* q, const HeadTransform&, void* out);  // wide [width]
   size_t (*head_bytes)(CacheKind, int width);  // keys and values of one block and kv head

@@ -177,6 +177,17 @@ size_t Model::State::row_bytes(bool wide, int k) const {
   return bytes % 4096 ? bytes : bytes + 64;
 }
 
+size_t Model::State::operand_bytes(OperandKind kind, int k) const {
+  if (kind == OperandKind::int8) return static_cast<size_t>(round_up(k, kPad));
+  if (kind == OperandKind::wide) return row_bytes(true, k);
+  const size_t bytes = Int16Row::bytes(k);
+  return bytes % 4096 ? bytes : bytes + 64;
+}
+
+bool Model::State::takes_wide(const Matrix& m) const {
+  return kernels.operand_kind(m.kind) == OperandKind::wide;
+}
+
 void Model::State::place_between(Between& b, size_t rows, int k, bool wide, bool floats) {
   b.wide_bytes = row_bytes(true, k);
   b.float_bytes = row_bytes(false, k);
@@ -184,23 +195,21 @@ void Model::State::place_between(Between& b, size_t rows, int k, bool wide, bool
   if (floats) arena.place(b.floats, "max_tokens", {rows, b.float_bytes / sizeof(float)});
 }
 
-void Model::State::size_private(size_t operand_bytes) {
-  const auto is_int8 = [](const Matrix& m) { return m.kind == WeightKind::i8a8; };
-  const bool any_int8 =
-      std::any_of(layers.begin(), layers.end(), [&](const Layer& l) { return is_int8(l.o); });
-  const bool any_wide =
-      std::any_of(layers.begin(), layers.end(), [&](const Layer& l) { return !is_int8(l.o); });
+void Model::State::size_private(size_t most_bytes) {
+  const auto wide = [&](const Layer& l) { return takes_wide(l.o); };
+  const bool any_wide = std::any_of(layers.begin(), layers.end(), wide);
+  const bool all_wide = std::all_of(layers.begin(), layers.end(), wide);
   const size_t rows = static_cast<size_t>(round_up(kFewTokens, kernels.first_operand_rows));
   const int max_k =
       std::max({spec.hidden_size, spec.intermediate_size, spec.num_heads * spec.head_dim});
   threads.resize(static_cast<size_t>(options.num_threads));
   for (Private& p : threads) {
     arena.place(p.x, "hidden_size", {kFewTokens, x_stride});
-    arena.place(p.operand, "hidden_size", {rows, operand_bytes});
+    arena.place(p.operand, "hidden_size", {rows, most_bytes});
     arena.place(p.scales, "hidden_size", {rows});
     arena.place(p.queries, "num_heads",
                 {kFewTokens, static_cast<size_t>(spec.num_heads), query_bytes});
-    place_between(p.attended, rows, spec.num_heads * spec.head_dim, any_wide, any_int8);
+    place_between(p.attended, rows, spec.num_heads * spec.head_dim, any_wide, !all_wide);
     arena.place(p.scratch, "scratch", {kernels.scratch_bytes(max_k, width)});
   }
 }
@@ -209,24 +218,26 @@ void Model::State::size_buffers() {
   const size_t tokens = static_cast<size_t>(round_up(options.max_tokens, kPanel));
   const size_t heads = static_cast<size_t>(spec.num_heads);
   const int attended_k = spec.num_heads * spec.head_dim;
-  const size_t operand_bytes =
-      std::max({row_bytes(true, spec.hidden_size), row_bytes(true, attended_k),
-                row_bytes(true, spec.intermediate_size)});
-  const auto any = [&](auto which, bool int8) {
-    return std::any_of(layers.begin(), layers.end(), [&](const Layer& l) {
-      return ((l.*which).kind == WeightKind::i8a8) == int8;
-    });
+  size_t most_bytes = 0;
+  for (const int k : {spec.hidden_size, attended_k, spec.intermediate_size}) {
+    for (const OperandKind kind : {OperandKind::wide, OperandKind::int8, OperandKind::int16}) {
+      most_bytes = std::max(most_bytes, operand_bytes(kind, k));
+    }
+  }
+  const auto any = [&](auto which, bool wide) {
+    return std::any_of(layers.begin(), layers.end(),
+                       [&](const Layer& l) { return takes_wide(l.*which) == wide; });
   };
   arena.place(x, "max_tokens", {tokens, x_stride});
   arena.place(other_x, "max_tokens", {tokens, x_stride});
   if (spec.post_norms) arena.place(y, "max_tokens", {tokens, x_stride});
   arena.place(qkv, "max_tokens", {tokens, static_cast<size_t>(qkv_stride)});
   arena.place(queries, "max_tokens", {tokens, heads, query_bytes});
-  arena.place(operand, "max_tokens", {tokens, operand_bytes});
+  arena.place(operand, "max_tokens", {tokens, most_bytes});
   arena.place(scales, "max_tokens", {tokens});
-  place_between(attended, tokens, attended_k, any(&Layer::o, false), any(&Layer::o, true));
-  place_between(hidden, tokens, spec.intermediate_size, any(&Layer::down, false),
-                any(&Layer::down, true));
+  place_between(attended, tokens, attended_k, any(&Layer::o, true), any(&Layer::o, false));
+  place_between(hidden, tokens, spec.intermediate_size, any(&Layer::down, true),
+                any(&Layer::down, false));
   arena.place(head_panels, "max_rows",
               {static_cast<size_t>(options.max_rows), static_cast<size_t>(head.num_panels())});
   partial_floats = static_cast<size_t>(width) + 16;
@@ -235,7 +246,7 @@ void Model::State::size_buffers() {
   const size_t layer_bytes =
       checked_bytes("num_blocks", {block_bytes, static_cast<size_t>(options.num_blocks)});
   arena.place(kv, "num_blocks", {layer_bytes, layers.size()});
-  size_private(operand_bytes);
+  size_private(most_bytes);
   arena.allocate();
   for (size_t i = 0; i < layers.size(); i++) layers[i].kv = kv + i * layer_bytes;
 

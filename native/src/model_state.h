@@ -35,7 +35,7 @@ struct RopeTable {
 };
 
 // Rows of a product's operand, as they are before that product: wide, or float when the product
-// wants int8. Both where layers differ, so that nobody else writes to the zeros at a row's end.
+// wants integers. Both where layers differ, so that nobody else writes to the zeros at a row's end.
 struct Between {
   uint8_t* wide = nullptr;
   float* floats = nullptr;
@@ -115,9 +115,11 @@ struct Model::State {
   Matrix bind_matrix(const std::string& name, int n, int k) const;
   const float* bind_vector(const std::string& name, size_t size) const;
   void size_buffers();
-  void size_private(size_t operand_bytes);
+  void size_private(size_t most_bytes);
   void place_between(Between&, size_t rows, int k, bool wide, bool floats);
   size_t row_bytes(bool wide, int k) const;
+  size_t operand_bytes(OperandKind, int k) const;
+  bool takes_wide(const Matrix&) const;
 
   void check(const StepInput&, const StepOutput&);
   void check_sequences(const StepInput&);

@@ -13,8 +13,6 @@
 namespace headrace {
 namespace {
 
-bool is_int8(const Matrix& m) { return m.kind == WeightKind::i8a8; }
-
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 float from_bf16(uint16_t bits) {
@@ -107,28 +105,27 @@ class Walk {
     for (size_t i = 0; i < size; i++) out[i] = from_bf16(row[i]) * scale;
   }
 
+  OperandKind kind_for(const Matrix& m) const { return k_.operand_kind(m.kind); }
+
   // x: the row's, changed where the input says so.
-  void norm_row(const NormedInput& input, int r, float* x, const Operand& to, float* scales,
-                bool int8) const {
+  void norm_row(const NormedInput& input, int r, float* x, OperandKind kind, const Operand& to,
+                float* scales) const {
     const int size = s_.spec.hidden_size;
     const float eps = s_.spec.norm_eps;
     if (input.embed) embed(s_.input.token_ids[r], x);
     if (input.post) k_.add_norm(x, row_of(s_.y, r), input.post, size, eps);
-    k_.norm(x, input.weight, size, eps, row_in(to, r), scales + r, int8);
+    k_.norm(x, input.weight, size, eps, kind, row_in(to, r), scales + r);
   }
 
   static uint8_t* row_in(const Operand& operand, int r) {
     return const_cast<uint8_t*>(operand.data) + static_cast<size_t>(r) * operand.row_bytes;
   }
 
-  Operand shared_operand(int k, bool int8) const {
-    return {s_.operand, operand_bytes(k, int8), s_.scales};
+  Operand shared_operand(const Matrix& m) const {
+    return {s_.operand, s_.operand_bytes(kind_for(m), m.k), s_.scales};
   }
-  Operand private_operand(int k, bool int8) const {
-    return {mine_.operand, operand_bytes(k, int8), mine_.scales};
-  }
-  size_t operand_bytes(int k, bool int8) const {
-    return int8 ? static_cast<size_t>(round_up(k, kPad)) : s_.row_bytes(true, k);
+  Operand private_operand(const Matrix& m) const {
+    return {mine_.operand, s_.operand_bytes(kind_for(m), m.k), mine_.scales};
   }
 
   // Every panel with every row; `prepare(unit)` is called inside each unit, ahead of the product.
@@ -181,14 +178,14 @@ class Walk {
 
   void normed_product(uint64_t PartTicks::*part, const NormedInput& input, const Matrix& m,
                       const Epilogue& e, const Matrix* following) {
-    const bool int8 = is_int8(m);
+    const OperandKind kind = kind_for(m);
     if (!s_.few) {
-      const Operand a = shared_operand(m.k, int8);
-      row_phase(rows_, [&](int r) { norm_row(input, r, row_of(x_, r), a, s_.scales, int8); });
+      const Operand a = shared_operand(m);
+      row_phase(rows_, [&](int r) { norm_row(input, r, row_of(x_, r), kind, a, s_.scales); });
       product(part, m, a, e, following, [](int) {});
       return;
     }
-    const Operand a = private_operand(m.k, int8);
+    const Operand a = private_operand(m);
     keep_x_ = input.changes_x();
     private_product(part, m, a, e, following, [&] {
       for (int r = 0; r < rows_; r++) {
@@ -197,7 +194,7 @@ class Walk {
           if (!input.embed) std::memcpy(row_of(mine_.x, r), x, s_.x_stride * sizeof(float));
           x = row_of(mine_.x, r);
         }
-        norm_row(input, r, x, a, mine_.scales, int8);
+        norm_row(input, r, x, kind, a, mine_.scales);
       }
     });
     if (keep_x_) std::swap(x_, other_x_);
@@ -289,7 +286,7 @@ class Walk {
     a.block_bytes = s_.block_bytes;
     a.head_bytes = s_.head_bytes;
     a.queries = s_.fuse_rope ? mine_.queries : s_.queries;
-    a.out = s_.attended.rows(!is_int8(layer.o));
+    a.out = s_.attended.rows(s_.takes_wide(layer.o));
     return a;
   }
 
@@ -337,18 +334,17 @@ class Walk {
   }
 
   void multiply_attended(const Layer& layer) {
-    const bool int8 = is_int8(layer.o);
+    const bool wide = s_.takes_wide(layer.o);
     const auto splits = s_.plan_of(layer).splits();
     const Epilogue e = residual(layer.o_bias);
     if (s_.few) {
-      const Rows own = mine_.attended.rows(!int8);
-      const Operand a =
-          int8 ? private_operand(layer.o.k, true) : Operand{own.data, own.row_bytes, nullptr};
+      const Rows own = mine_.attended.rows(wide);
+      const Operand a = wide ? Operand{own.data, own.row_bytes, nullptr} : private_operand(layer.o);
       private_product(&PartTicks::output, layer.o, a, e, &layer.gate_up, [&] {
         Attention to = attention(layer);
         to.out = own;
         for (const SplitRow& row : splits) merge(to, row);
-        if (int8) quantise_rows(own, a, mine_.scales, layer.o.k);
+        if (!wide) quantise_rows(layer.o, own, a, mine_.scales);
       });
       return;
     }
@@ -361,33 +357,33 @@ class Walk {
         }
       });
     }
-    shared_product(&PartTicks::output, layer.o, s_.attended.rows(!int8), e, &layer.gate_up);
+    shared_product(&PartTicks::output, layer.o, s_.attended.rows(wide), e, &layer.gate_up);
   }
 
-  void quantise_row(const Rows& from, int r, const Operand& to, float* scales, int k) const {
+  void quantise_row(const Matrix& m, const Rows& from, int r, const Operand& to,
+                    float* scales) const {
     const uint8_t* row = from.data + static_cast<size_t>(r) * from.row_bytes;
-    k_.quantise(reinterpret_cast<const float*>(row), k, reinterpret_cast<int8_t*>(row_in(to, r)),
-                scales + r);
+    k_.quantise(reinterpret_cast<const float*>(row), m.k, kind_for(m), row_in(to, r), scales + r);
   }
 
-  void quantise_rows(const Rows& from, const Operand& to, float* scales, int k) const {
-    for (int r = 0; r < rows_; r++) quantise_row(from, r, to, scales, k);
+  void quantise_rows(const Matrix& m, const Rows& from, const Operand& to, float* scales) const {
+    for (int r = 0; r < rows_; r++) quantise_row(m, from, r, to, scales);
   }
 
-  // Of rows that all threads share, quantised first where the matrix wants int8.
+  // Of rows that all threads share, quantised first where the matrix wants that.
   void shared_product(uint64_t PartTicks::*part, const Matrix& m, const Rows& from,
                       const Epilogue& e, const Matrix* following) {
-    if (!is_int8(m)) {
+    if (s_.takes_wide(m)) {
       product(part, m, {from.data, from.row_bytes, nullptr}, e, following, [](int) {});
       return;
     }
     if (s_.few) {
-      const Operand a = private_operand(m.k, true);
-      private_product(part, m, a, e, following, [&] { quantise_rows(from, a, mine_.scales, m.k); });
+      const Operand a = private_operand(m);
+      private_product(part, m, a, e, following, [&] { quantise_rows(m, from, a, mine_.scales); });
       return;
     }
-    const Operand a = shared_operand(m.k, true);
-    row_phase(rows_, [&](int r) { quantise_row(from, r, a, s_.scales, m.k); });
+    const Operand a = shared_operand(m);
+    row_phase(rows_, [&](int r) { quantise_row(m, from, r, a, s_.scales); });
     product(part, m, a, e, following, [](int) {});
   }
 
@@ -396,13 +392,13 @@ class Walk {
     e.kind = Epilogue::Kind::glu;
     e.activation = s_.spec.activation;
     e.bias = layer.gate_up_bias;
-    e.rows = s_.hidden.rows(!is_int8(layer.down));
+    e.rows = s_.hidden.rows(s_.takes_wide(layer.down));
     normed_product(&PartTicks::gate_up, {layer.norm2, layer.post1}, layer.gate_up, e, &layer.down);
   }
 
   void multiply_down(const Layer& layer) {
     const bool last = &layer == &s_.layers.back();
-    shared_product(&PartTicks::down, layer.down, s_.hidden.rows(!is_int8(layer.down)),
+    shared_product(&PartTicks::down, layer.down, s_.hidden.rows(s_.takes_wide(layer.down)),
                    residual(layer.down_bias), last ? &s_.head : &(&layer + 1)->qkv);
   }
 

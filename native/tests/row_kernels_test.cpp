@@ -58,7 +58,7 @@ TEST_CASE("a norm divides by the root mean square and pads with zeros") {
       const Buffer out(padded * kernels.wide_bytes + 64);
       std::memset(out.data(), 0x55, out.size());
       float unused = 0;
-      kernels.norm(x.data(), weight.data(), k, 1e-5f, out.data(), &unused, false);
+      kernels.norm(x.data(), weight.data(), k, 1e-5f, OperandKind::wide, out.data(), &unused);
       const double r = rms(x.data(), k, 1e-5);
       for (size_t i = 0; i < padded; i++) {
         const double want = i < size ? static_cast<double>(x[i]) * weight[i] / r : 0;
@@ -86,9 +86,9 @@ TEST_CASE("quantised rows use the whole range and pad with zeros") {
         auto* quants = out.as<int8_t>();
         float scale = -1;
         if (normed) {
-          kernels.norm(x.data(), weight.data(), k, 1e-5f, quants, &scale, true);
+          kernels.norm(x.data(), weight.data(), k, 1e-5f, OperandKind::int8, quants, &scale);
         } else {
-          kernels.quantise(x.data(), k, quants, &scale);
+          kernels.quantise(x.data(), k, OperandKind::int8, quants, &scale);
         }
         const double r = normed ? rms(x.data(), k, 1e-5) : 1;
         int most = 0;
@@ -109,7 +109,7 @@ TEST_CASE("a row of zeros quantises to zeros") {
     const std::vector<float> x(64, 0.f);
     const Buffer out(64);
     float scale = -1;
-    kernels.quantise(x.data(), 64, out.as<int8_t>(), &scale);
+    kernels.quantise(x.data(), 64, OperandKind::int8, out.data(), &scale);
     CHECK(scale == 0.f);
     for (size_t i = 0; i < 64; i++) CHECK(out.data()[i] == 0);
   });
@@ -170,10 +170,10 @@ TEST_CASE("rows of NaN pass through the row kernels") {
     std::vector<float> y(100, 1.f);
     const Buffer out(128 * 4);
     float scale = 0;
-    kernels.quantise(x.data(), 100, out.as<int8_t>(), &scale);
+    kernels.quantise(x.data(), 100, OperandKind::int8, out.data(), &scale);
     for (size_t i = 0; i < 100; i++) CHECK(out.as<int8_t>()[i] >= -127);
-    kernels.norm(x.data(), y.data(), 100, 1e-5f, out.data(), &scale, true);
-    kernels.norm(x.data(), y.data(), 100, 1e-5f, out.data(), &scale, false);
+    kernels.norm(x.data(), y.data(), 100, 1e-5f, OperandKind::int8, out.data(), &scale);
+    kernels.norm(x.data(), y.data(), 100, 1e-5f, OperandKind::wide, out.data(), &scale);
     CHECK(std::isnan(read_wide(kernels, out.data(), 5)));
     kernels.add_norm(y.data(), x.data(), y.data(), 100, 1e-5f);
     CHECK(std::isnan(y[0]));
@@ -193,10 +193,10 @@ TEST_CASE("a quantised row with a number that is not finite has a scale of NaN")
         x[at] = bad;
         const Buffer out(128);
         float scale = 0;
-        kernels.quantise(x.data(), 100, out.as<int8_t>(), &scale);
+        kernels.quantise(x.data(), 100, OperandKind::int8, out.data(), &scale);
         CHECK(std::isnan(scale));
         scale = 0;
-        kernels.norm(x.data(), weight.data(), 100, 1e-5f, out.data(), &scale, true);
+        kernels.norm(x.data(), weight.data(), 100, 1e-5f, OperandKind::int8, out.data(), &scale);
         CHECK(std::isnan(scale));
       }
     }
@@ -208,7 +208,7 @@ TEST_CASE("a row of NaN alone has a scale of NaN") {
     const std::vector<float> x(100, std::nanf(""));
     const Buffer out(128);
     float scale = 0;
-    kernels.quantise(x.data(), 100, out.as<int8_t>(), &scale);
+    kernels.quantise(x.data(), 100, OperandKind::int8, out.data(), &scale);
     CHECK(std::isnan(scale));
   });
 }

@@ -99,6 +99,9 @@ struct FloatLevel {
   static constexpr int kFirstOperandRows = 1;
   static void begin() {}
   static void end() {}
+  static OperandKind operand_kind(WeightKind kind) {
+    return kind == WeightKind::i8a8 ? OperandKind::int8 : OperandKind::wide;
+  }
   static constexpr auto panel_bytes = headrace::panel_bytes;
   static constexpr auto pack = headrace::pack;
   static constexpr auto read_column = headrace::read_column;

@@ -23,6 +23,9 @@ struct Level512 {
   static void begin() { Machine::begin(); }
   static void end() { Machine::end(); }
 
+  static OperandKind operand_kind(WeightKind kind) {
+    return kind == WeightKind::i8a8 ? OperandKind::int8 : OperandKind::wide;
+  }
   static size_t panel_bytes(WeightKind kind, int k) { return panel_size(kind, k); }
 
   static constexpr uint8_t byte_code(int q) {

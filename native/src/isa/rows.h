@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../kernels.h"
+#include "int16_rows.h"
 #include "vec.h"
 
 namespace headrace {
@@ -19,22 +20,6 @@ inline float inverse_rms(const float* x, int k, float eps) {
   return 1.f / __builtin_sqrtf(sum(squares) / static_cast<float>(k) + eps);
 }
 
-// The largest magnitude of value(i), i a multiple of kLanes; NaN when one of them is not finite.
-// Magnitudes are compared by their bits: among floats a comparison would lose a NaN.
-template <class Value>
-HEADRACE_INLINE float peak_of(Value value, int k) {
-  Ints peak = {};
-  for (int i = 0; i < k; i += kLanes) {
-    const Ints magnitude = (Ints)abs(value(i));
-    peak = magnitude > peak ? magnitude : peak;
-  }
-  int32_t lanes[kLanes], most = 0;
-  store_as(lanes, peak);
-  for (int i = 0; i < kLanes; i++) most = lanes[i] > most ? lanes[i] : most;
-  constexpr int32_t kInfiniteBits = 0x7f800000;
-  return most < kInfiniteBits ? load_as<float>(&most) : __builtin_nanf("");
-}
-
 // Numbers come from value(i), i a multiple of kLanes; zeros are written up to round_up(k, kPad).
 // A row that holds a NaN or an infinity gets a scale of NaN, so that products with it are NaN.
 template <class Value>
@@ -50,15 +35,20 @@ HEADRACE_INLINE float quantise_values(Value value, int k, int8_t* out) {
 inline void quantise(const float* x, int k, int8_t* out, float* scale) {
   *scale = quantise_values([=](int i) { return load_first(x + i, k - i); }, k, out);
 }
+inline void quantise(const float* x, int k, OperandKind kind, void* out, float* scale) {
+  if (kind == OperandKind::int8) return quantise(x, k, static_cast<int8_t*>(out), scale);
+  quantise_to_int16([=](int i) { return load_first(x + i, k - i); }, k, static_cast<uint8_t*>(out));
+}
 
 template <class Wide>
-void norm(const float* x, const float* weight, int k, float eps, void* out, float* scale,
-          bool to_int8) {
+void norm(const float* x, const float* weight, int k, float eps, OperandKind kind, void* out,
+          float* scale) {
   const float r = inverse_rms(x, k, eps);
   const auto value = [=](int i) {
     return load_first(x + i, k - i) * r * load_first(weight + i, k - i);
   };
-  if (to_int8) {
+  if (kind == OperandKind::int16) return quantise_to_int16(value, k, static_cast<uint8_t*>(out));
+  if (kind == OperandKind::int8) {
     *scale = quantise_values(value, k, static_cast<int8_t*>(out));
     return;
   }

@@ -11,7 +11,7 @@ namespace {
 
 // Level supplies:
 //   using Wide = float or Bf16; kIsa, kLayout, kFirstOperandRows; begin(), end();
-//   panel_bytes, pack, read_column as in Kernels; multiply as product.h wants it;
+//   operand_kind, panel_bytes, pack, read_column as in Kernels; multiply as product.h wants it;
 //   head_bytes, put_key, put_value, scores, weigh, value_scales as attention.h wants them;
 //   scratch_bytes(max_k, width): what multiply, and scores and weigh in `rest`, work in.
 template <class Level>
@@ -28,6 +28,7 @@ constexpr Kernels make_table() {
       .layout = Level::kLayout,
       .wide_bytes = sizeof(Wide),
       .first_operand_rows = Level::kFirstOperandRows,
+      .operand_kind = Level::operand_kind,
       .begin = Level::begin,
       .end = Level::end,
       .panel_bytes = Level::panel_bytes,

@@ -27,6 +27,7 @@ typedef float Floats __attribute__((vector_size(kLanes * 4)));
 typedef int32_t Ints __attribute__((vector_size(kLanes * 4)));
 typedef uint32_t Bits __attribute__((vector_size(kLanes * 4)));
 typedef uint16_t Halves __attribute__((vector_size(kLanes * 2)));
+typedef int16_t Shorts __attribute__((vector_size(kLanes * 2)));
 typedef int8_t Bytes __attribute__((vector_size(kLanes)));
 typedef uint16_t Bf16;
 
