@@ -16,20 +16,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+from harness.instant import TEXT, InstantExecutor
 
 from headrace.engine.config import EngineConfig
 from headrace.engine.engine import Engine
 from headrace.engine.sampler import Sampler
 from headrace.engine.sampling_state import SamplingState
 from headrace.engine.tokenizer import Tokenizer
-from headrace.executors.executor import Batch, Output
 from headrace.generation import GenerationRequest, SamplingParams
 from headrace.modelfiles.model import open_model
 from headrace.modelfiles.sources import fetch
 from headrace.worker import frames
 
-TEXT = "The mill stands where the river bends, and its wheel turns day and night. " * 12
 WEIGHTS_BYTES = 96 << 20  # more than the caches hold
 SAMPLINGS = {
     "temperature 1": SamplingParams(temperature=1.0),
@@ -40,32 +38,6 @@ SAMPLINGS = {
         temperature=0.7, top_p=0.9, repetition_penalty=1.1, presence_penalty=0.2
     ),
 }
-
-
-class InstantExecutor:
-    """Predicts the tokens of a fixed text, whatever it is given."""
-
-    name = precision = kv_cache_precision = "instant"
-    block_size = 32
-    num_blocks = 4096
-    max_model_len = 8192
-
-    def __init__(self, token_ids: list[int], vocab_size: int) -> None:
-        self.vocab_size = vocab_size
-        self.seconds = 0.0
-        self.weights: NDArray[np.int8] = np.empty(0, dtype=np.int8)
-        self._token_ids = np.array(token_ids, dtype=np.int32)
-
-    def execute(self, batch: Batch) -> Output:
-        started = time.thread_time()
-        ends = batch.num_computed_tokens[-len(batch.rows) :] % len(self._token_ids)
-        output = Output(self._token_ids[ends], None)
-        self.weights.sum()
-        self.seconds += time.thread_time() - started
-        return output
-
-    def close(self) -> None:
-        """Nothing to give back."""
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ import uvloop
 
 from headrace.errors import ConfigurationError
 from headrace.imports import fast_imports
+from headrace.registry.process import WORKER_COMMAND
 from headrace.registry.registry import Registry
 from headrace.registry.status import ModelStatus
 from headrace.settings import Settings
@@ -41,6 +42,7 @@ def serve(
     *,
     on_progress: OnProgress = lambda _statuses: None,
     on_ready: OnReady = lambda _url: None,
+    worker_command: Sequence[str] = WORKER_COMMAND,
 ) -> None:
     """Serve until a signal; returns when drained, SystemExit(1) when a second signal forced it.
 
@@ -58,7 +60,10 @@ def serve(
     )
     listener = listen(settings.server.host, settings.server.port)
     registry = Registry(
-        settings.server.state_dir, log_format=telemetry.log_format, log_dir=telemetry.log_dir
+        settings.server.state_dir,
+        log_format=telemetry.log_format,
+        log_dir=telemetry.log_dir,
+        command=worker_command,
     )
     run = _Run(settings, registry, listener)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
