@@ -1,10 +1,14 @@
 import json
 import logging
+import re
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
 
+from headrace.telemetry.lines import Lines
 from headrace.telemetry.logging import FILE_NAME, configure_logging
 
 
@@ -57,3 +61,31 @@ def test_what_is_not_worth_a_line_is_left_out(capsys: pytest.CaptureFixture[str]
     logging.getLogger("uvicorn.error").info("Started server process")
     structlog.get_logger().info("kept")
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("log", [structlog.get_logger(), logging.getLogger("library")])
+def test_a_full_file_is_moved_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: Any
+) -> None:
+    monkeypatch.setattr("headrace.telemetry.logging.MAX_FILE_BYTES", 1000)
+    monkeypatch.setattr("headrace.telemetry.logging.KEPT_FILES", 2)
+    configure_logging(log_format="text", log_dir=tmp_path)
+    for number in range(50):
+        log.warning(f"é{number}")  # noqa: G004 - both kinds of logger understand it
+    files = [tmp_path / f"{FILE_NAME}{end}" for end in (".2", ".1", "")]
+    assert sorted(tmp_path.iterdir()) == sorted(files)
+    assert all(file.stat().st_size <= 1000 for file in files)
+    told = re.findall(r"é(\d+)", "".join(file.read_text() for file in files))
+    assert told == [str(number) for number in range(50 - len(told), 50)]
+
+
+def test_a_line_that_cannot_be_written_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure_logging(log_format="json", log_dir=tmp_path)
+    (lines,) = (each for each in logging.getLogger().handlers if isinstance(each, Lines))
+    monkeypatch.setattr(lines, "stream", StringIO())
+    lines.stream.close()
+    structlog.get_logger().info("lost")
+    logging.getLogger("library").warning("lost too")
+    assert capsys.readouterr().err.count("--- Logging error ---") == 2

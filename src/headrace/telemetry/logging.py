@@ -1,17 +1,18 @@
 """Where log lines go and what they look like: events with fields, as text or JSON.
 
-Lines of libraries that use the standard logging pass through the same formatter. Values under
+Lines of libraries that use the standard logging pass through the same processors. Values under
 secret-looking keys never reach a line.
 """
 
 import logging
 import sys
 from collections.abc import MutableMapping
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, Literal
 
 import structlog
+
+from headrace.telemetry.lines import LineLogger, Lines, RotatedLines
 
 FILE_NAME = "headrace.log"
 MAX_FILE_BYTES = 64 << 20
@@ -36,16 +37,18 @@ def configure_logging(
     for handler in root.handlers[:]:
         root.removeHandler(handler)
         handler.close()
-    handler = _handler(log_dir, file_name)
-    handler.setFormatter(_formatter(log_format, colors=log_dir is None and sys.stderr.isatty()))
-    root.addHandler(handler)
+    lines = _lines(log_dir, file_name)
+    renderers = _renderers(log_format, colors=log_dir is None and sys.stderr.isatty())
+    lines.setFormatter(_library_formatter(renderers))
+    root.addHandler(lines)
     root.setLevel(level)
     # What uvicorn says below a warning (started, shutting down) our own events say better.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logger = LineLogger(lines)
     structlog.configure(
-        processors=[*_shared(), structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[*_shared(), *renderers],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.stdlib.LoggerFactory(),
+        logger_factory=lambda *_name: logger,
         cache_logger_on_first_use=False,
     )
 
@@ -58,11 +61,11 @@ def redact_secrets(
     return event
 
 
-def _handler(log_dir: Path | None, file_name: str) -> logging.Handler:
+def _lines(log_dir: Path | None, file_name: str) -> Lines:
     if log_dir is None:
-        return logging.StreamHandler(sys.stderr)
+        return Lines(sys.stderr)
     log_dir.mkdir(parents=True, exist_ok=True)
-    return RotatingFileHandler(
+    return RotatedLines(
         log_dir / file_name, maxBytes=MAX_FILE_BYTES, backupCount=KEPT_FILES, encoding="utf-8"
     )
 
@@ -76,18 +79,16 @@ def _shared() -> list[structlog.typing.Processor]:
     ]
 
 
-def _formatter(log_format: LogFormat, *, colors: bool) -> logging.Formatter:
-    renderer: list[structlog.typing.Processor] = (
-        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-        if log_format == "json"
-        else [
-            # No values of local variables in a trace: prompts and keys are among them.
-            structlog.dev.ConsoleRenderer(
-                colors=colors, exception_formatter=structlog.dev.plain_traceback
-            )
-        ]
-    )
+def _renderers(log_format: LogFormat, *, colors: bool) -> list[structlog.typing.Processor]:
+    if log_format == "json":
+        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    # No values of local variables in a trace: prompts and keys are among them.
+    plain = structlog.dev.plain_traceback
+    return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
+
+
+def _library_formatter(renderers: list[structlog.typing.Processor]) -> logging.Formatter:
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=_shared(),
-        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
     )

@@ -1,0 +1,56 @@
+"""Where finished lines go: standard error, or a file that is rotated. Knows nothing of their form.
+
+Handlers of the standard logging, which lines of our own reach without a record: a record looks for
+its caller, and a rotated file formats it twice.
+"""
+
+import logging
+import os
+from logging.handlers import RotatingFileHandler
+from typing import Any
+
+
+class Lines(logging.StreamHandler[Any]):
+    """A stream; whatever goes wrong with it is told on standard error and raised nowhere."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._put(self.format(record))
+        except Exception:  # noqa: BLE001 - as every handler: who logs must not fail of it
+            self.handleError(record)
+
+    def write(self, line: str) -> None:
+        """Take a finished line, from any thread."""
+        self.acquire()
+        try:
+            self._put(line)
+        except Exception:  # noqa: BLE001 - as above
+            self.handleError(logging.makeLogRecord({"msg": line}))
+        finally:
+            self.release()
+
+    def _put(self, line: str) -> None:
+        self.stream.write(line + "\n")
+        self.stream.flush()
+
+
+class RotatedLines(Lines, RotatingFileHandler):
+    """A file that is moved aside when the next line would not fit."""
+
+    def _put(self, line: str) -> None:
+        assert self.stream is not None, "the file is closed"
+        num_bytes = len(line.encode()) + 1
+        if os.fstat(self.stream.fileno()).st_size + num_bytes > self.maxBytes > 0:
+            self._make_room()
+        super()._put(line)
+
+    def _make_room(self) -> None:
+        if os.path.isfile(self.baseFilename):  # noqa: PTH113 - the handler's own type of name; a pipe is no file
+            self.doRollover()
+
+
+class LineLogger:
+    """What structlog calls a logger: takes lines that its processors have finished."""
+
+    def __init__(self, lines: Lines) -> None:
+        self.debug = self.info = self.warning = self.error = self.critical = lines.write
