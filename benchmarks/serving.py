@@ -21,10 +21,10 @@ from harness.prompts import Prompts
 from harness.report import markdown, replace_section
 from harness.results import Plan, Results
 from harness.systems import Server, StartError, System
-from harness.weights import Weights
+from harness.weights import Weights, fetch_gguf
 
+from headrace.errors import HeadraceError
 from headrace.modelfiles.model import open_model
-from headrace.modelfiles.sources import fetch
 
 DEFAULT_SYSTEMS = (
     "headrace:bf16",
@@ -40,7 +40,11 @@ DEFAULT_SYSTEMS = (
 def main() -> int:
     options = parser().parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    model = fetch(options.model, options.out / "state", lambda *_: None)
+    try:
+        model = fetch_gguf(options.model, options.out / "state")
+    except HeadraceError as error:
+        print(error, file=sys.stderr)
+        return 1
     plan = Plan(
         concurrencies=options.concurrency,
         prompt_tokens=options.prompt_tokens,
@@ -55,9 +59,12 @@ def main() -> int:
         return 1
     prompts = Prompts(open_model(model).tokenizer, plan.prompt_tokens)
     try:
-        measured = interrupt.run(measure(systems, plan, prompts, say))
+        measured, silent = interrupt.run(measure(systems, plan, prompts, say))
     except StartError as error:
         print(error, file=sys.stderr)
+        return 1
+    if not measured:
+        print("no system to measure: none of them came up", file=sys.stderr)
         return 1
     write(
         Results(
@@ -66,7 +73,7 @@ def main() -> int:
             machine=machine.describe(),
             plan=plan,
             systems=measured,
-            skipped=skipped,
+            skipped=skipped | silent,
             versions=machine.versions(),
         ),
         options,

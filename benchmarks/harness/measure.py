@@ -14,7 +14,7 @@ from harness.processes import MemoryPeak, tree_cpu_seconds
 from harness.prompts import Prompts
 from harness.results import Level, Plan, SystemResult
 from harness.summary import Percentiles, summarize
-from harness.systems import Server, System
+from harness.systems import Server, StartError, System
 
 PROMPTS_PER_USER = 8  # the most one user sends in one run
 EXTRA_PROMPTS = 32  # so that a single fast user is busy for its seconds
@@ -70,11 +70,15 @@ class Subject:
 
 async def measure(
     systems: Sequence[System], plan: Plan, prompts: Prompts, say: Say
-) -> list[SystemResult]:
-    """Measure all systems by the plan; whatever was started is stopped, also after a failure."""
+) -> tuple[list[SystemResult], dict[str, str]]:
+    """Measure all systems by the plan; also returns why one could not be started, by name.
+
+    Whatever was started is stopped, also after a failure.
+    """
     subjects = [Subject(system) for system in systems]
     try:
-        await _start_all(subjects, plan, say)
+        skipped = await _start_all(subjects, plan, say)
+        subjects = [subject for subject in subjects if subject.system.name not in skipped]
         await _warm_up(subjects, plan, prompts)
         for concurrency, load, order in _turns(subjects, plan, prompts):
             for subject in order:
@@ -82,21 +86,33 @@ async def measure(
                 subject.observed.setdefault(concurrency, []).append(seen)
                 rate = _level(concurrency, [seen], plan).summary.tokens_per_second
                 say(f"{subject.system.name} at {concurrency}: {rate:.0f} tokens/s")
-        return [subject.result(plan) for subject in subjects]
+        return [subject.result(plan) for subject in subjects], skipped
     finally:
         for subject in subjects:
             await subject.close()
 
 
-async def _start_all(subjects: Sequence[Subject], plan: Plan, say: Say) -> None:
+async def _start_all(subjects: Sequence[Subject], plan: Plan, say: Say) -> dict[str, str]:
+    """Start all as often as planned; the last start stays. Returns who did not come up, and why."""
+    skipped: dict[str, str] = {}
     for again in range(plan.starts):
         for subject in subjects:
-            await subject.start()
-            say(f"{subject.system.name} answered after {subject.start_seconds[-1]:.1f} s")
+            name = subject.system.name
+            if name in skipped:
+                continue
+            try:
+                await subject.start()
+            except StartError as error:
+                await subject.close()
+                skipped[name] = str(error)
+                say(f"{name} is skipped: {error}")
+                continue
+            say(f"{name} answered after {subject.start_seconds[-1]:.1f} s")
             if again < plan.starts - 1:
                 await subject.system.close()
             elif subject.system.pid:
                 subject.memory = MemoryPeak(subject.system.pid)
+    return skipped
 
 
 async def _warm_up(subjects: Sequence[Subject], plan: Plan, prompts: Prompts) -> None:

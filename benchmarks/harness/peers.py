@@ -1,6 +1,7 @@
 """How each system is started with the same weights; a peer that is missing says what it lacks."""
 
 import importlib.util
+import os
 import shutil
 import socket
 import subprocess
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.systems import Command, Library, Server, System
+from harness.systems import Command, Library, Server, System, last_line
 from harness.weights import Weights
 
 HERE = Path(__file__).resolve().parent.parent
@@ -17,7 +18,7 @@ MODEL = "bench"
 
 
 class MissingPeerError(Exception):
-    """The peer is not installed here; the message says what would make it run."""
+    """The peer is not installed here or cannot read the model; the message says what it lacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +65,22 @@ def openvino_genai(name: str, precision: str, setup: Setup) -> System:
     child = [sys.executable, "-m", "harness.genai_child"]
     environment = {"PYTHONPATH": str(HERE)}
     # Its start is measured from its own format, as a second start of it would be.
-    subprocess.run([*child, "convert", str(path)], env=environment, check=True)
+    _convert([*child, "convert", str(path)], environment, setup.log(name))
     command = Command(
         arguments=[*child, "serve", str(path.parent)],
         log=setup.log(name),
         environment=environment,
     )
     return Library(name, command)
+
+
+def _convert(command: list[str], environment: dict[str, str], log: Path) -> None:
+    with log.open("ab") as output:
+        done = subprocess.run(
+            command, env={**os.environ, **environment}, stdout=output, stderr=output, check=False
+        )
+    if done.returncode != 0:
+        raise MissingPeerError(f"it does not read this model: {last_line(log)}")
 
 
 def llama_cpp(name: str, precision: str, setup: Setup) -> System:
@@ -95,9 +105,13 @@ def vllm(name: str, precision: str, setup: Setup) -> System:
     binary = shutil.which(setup.vllm)
     if binary is None:
         raise MissingPeerError(f"{setup.vllm} is not on the path; see --vllm")
+    try:
+        folder = setup.weights.huggingface()
+    except Exception as error:  # whatever another library fails at, the others go on
+        raise MissingPeerError(f"transformers does not convert this model: {error}") from error
     port = free_port()
     arguments = [
-        *(binary, "serve", str(setup.weights.huggingface()), "--served-model-name", MODEL),
+        *(binary, "serve", str(folder), "--served-model-name", MODEL),
         *("--host", "127.0.0.1", "--port", str(port)),
         *("--dtype", {"": "bfloat16", "bf16": "bfloat16", "f32": "float32"}[precision]),
         *("--max-num-seqs", str(setup.max_concurrency), "--max-model-len", "2048"),

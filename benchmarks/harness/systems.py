@@ -72,8 +72,8 @@ class Command:
 
     def check(self) -> None:
         if self.process is not None and self.process.returncode is not None:
-            code = self.process.returncode
-            raise StartError(f"{self.arguments[0]} ended with code {code}; see {self.log}")
+            code, said = self.process.returncode, last_line(self.log)
+            raise StartError(f"ended with code {code}, last words {said!r}; see {self.log}")
 
     async def close(self) -> None:
         """Ask the process to end, then end its whole session."""
@@ -87,6 +87,12 @@ class Command:
                 os.killpg(self.process.pid, signal.SIGKILL)
                 await self.process.wait()
         self.process = None
+
+
+def last_line(log: Path) -> str:
+    """What a process said last, as far as one line tells it."""
+    lines = log.read_text(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 class Server:
@@ -121,7 +127,7 @@ class Server:
         error: str | None = "no answer"
         while error is not None:
             if time.monotonic() > deadline:
-                raise StartError(f"{self.name} gave no answer in {START_LIMIT:.0f} s: {error}")
+                raise StartError(f"gave no answer in {START_LIMIT:.0f} s: {error}")
             error = await self._first_error()
 
     async def run(self, load: Load) -> Run:
@@ -158,8 +164,10 @@ class Library:
     async def start(self) -> None:
         process = await self._command.start(piped=True)
         assert process.stdout is not None
-        async with asyncio.timeout(START_LIMIT):
-            line = await process.stdout.readline()
+        try:
+            line = await asyncio.wait_for(process.stdout.readline(), START_LIMIT)
+        except TimeoutError:
+            raise StartError(f"gave no answer in {START_LIMIT:.0f} s") from None
         if line.strip() != b"ready":
             await process.wait()
             self._command.check()

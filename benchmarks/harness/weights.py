@@ -1,14 +1,19 @@
 """The same weights in the forms that the systems read: GGUF types, or a Hugging Face folder.
 
-Everything is made from one GGUF file and kept in a folder for the next run.
+Everything is made from one GGUF file and kept for the next run, in a folder of that file's own.
 """
 
+import hashlib
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 
 import gguf
 import numpy as np
 from gguf.quants import dequantize, quantize
+
+from headrace.errors import ModelFileError
+from headrace.modelfiles.sources import fetch
 
 QUANTIZATIONS = {
     "f32": gguf.GGMLQuantizationType.F32,
@@ -19,16 +24,32 @@ QUANTIZATIONS = {
 FILE_TYPES = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}  # as llama.cpp numbers them
 
 
+def fetch_gguf(source: str, state_dir: Path) -> Path:
+    """The GGUF file that a source names, downloaded once; ModelFileError when it is none."""
+    path = fetch(source, state_dir, lambda *_: None)
+    if path.suffix != ".gguf":
+        raise ModelFileError(f"{source}: systems are compared on a GGUF file, and this is {path}")
+    return path
+
+
 class Weights:
     """One model's weights as a GGUF file, and in the other forms once they are asked for."""
 
     def __init__(self, original: Path, folder: Path) -> None:
         self._original = original
-        self._folder = folder
+        self._parent = folder
+
+    @cached_property
+    def folder(self) -> Path:
+        """Another file, or the same one made anew, has another folder."""
+        file = self._original.resolve()
+        facts = file.stat()
+        identity = f"{file}:{facts.st_size}:{facts.st_mtime_ns}"
+        return self._parent / f"{file.stem}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
 
     def gguf(self, kind: str) -> Path:
         """The file with all matrices in `kind`; "file" is the original's own mixture."""
-        path = self._folder / kind / "model.gguf"
+        path = self.folder / kind / "model.gguf"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             if kind == "file":
@@ -39,8 +60,9 @@ class Weights:
 
     def huggingface(self) -> Path:
         """A folder in bf16 with config.json, weights and tokenizer.json; needs transformers."""
-        folder = self._folder / "huggingface"
+        folder = self.folder / "huggingface"
         if not folder.exists():
+            folder.parent.mkdir(parents=True, exist_ok=True)
             _whole(folder, lambda part: _save_folder(self._original, part))
         return folder
 

@@ -106,7 +106,8 @@ async def test_every_system_gets_every_load_and_is_stopped_after_it(tmp_path: Pa
         library = Library("library", python(LIBRARY, tmp_path / "log"))
         systems = [Server("server", script.url, "tiny"), library]
         said: list[str] = []
-        results = await measure(systems, plan, _Numbered(), said.append)
+        results, skipped = await measure(systems, plan, _Numbered(), said.append)
+    assert not skipped
     assert library.pid is None
     assert [[level.concurrency for level in found.levels] for found in results] == [[1, 2], [1, 2]]
     assert [len(found.start_seconds) for found in results] == [0, 2]
@@ -123,10 +124,23 @@ class _Numbered(Prompts):
         self._prompts = [[number] for number in range(500)]
 
 
-async def test_a_system_that_fails_takes_no_other_with_it(tmp_path: Path) -> None:
+async def test_a_system_that_does_not_come_up_is_skipped_with_its_last_words(
+    tmp_path: Path,
+) -> None:
     good = Library("good", python(LIBRARY, tmp_path / "good"))
-    bad = Library("bad", python("raise SystemExit(1)", tmp_path / "bad"))
+    bad = Library("bad", python("raise SystemExit('no such architecture')", tmp_path / "bad"))
+    plan = Plan([1], prompt_tokens=1, output_tokens=1, rounds=1, seconds=0.0, starts=2)
+    results, skipped = await measure([bad, good], plan, _Numbered(), lambda _: None)
+    assert [found.name for found in results] == ["good"]
+    assert list(skipped) == ["bad"]
+    assert "code 1, last words 'no such architecture'" in skipped["bad"]
+    assert (good.pid, bad.pid) == (None, None)
+
+
+async def test_a_system_that_dies_under_load_takes_no_other_with_it(tmp_path: Path) -> None:
+    good = Library("good", python(LIBRARY, tmp_path / "good"))
+    bad = Library("bad", python("print('ready'); input(); exit(3)", tmp_path / "bad"))
     plan = Plan([1], prompt_tokens=1, output_tokens=1, rounds=1, seconds=0.0, starts=1)
-    with pytest.raises(StartError):
+    with pytest.raises(StartError, match="code 3"):
         await measure([good, bad], plan, _Numbered(), lambda _: None)
     assert good.pid is None
