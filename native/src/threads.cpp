@@ -145,6 +145,18 @@ void name_thread([[maybe_unused]] pthread_t id, [[maybe_unused]] int index) {
 #endif
 }
 
+// A batch thread that wakes does not preempt: the server's event loops, which tell the team to
+// begin, finish their turn first. A thread that the process runs under another policy keeps it.
+void yield_to_the_server([[maybe_unused]] pthread_t id) {
+#if defined(__linux__)
+  int policy = 0;
+  sched_param param{};
+  if (pthread_getschedparam(id, &policy, &param) != 0 || policy != SCHED_OTHER) return;
+  // Where a sandbox refuses, the thread computes the same under the usual policy.
+  (void)pthread_setschedparam(id, SCHED_BATCH, &param);
+#endif
+}
+
 }  // namespace
 
 void Team::State::reset() {
@@ -168,7 +180,7 @@ void Team::State::start() {
   sigset_t before;
   pthread_sigmask(SIG_BLOCK, &blocked, &before);
   int error = 0;
-  for (; num_started < members.size() && error == 0; num_started += error == 0) {
+  for (; num_started < members.size(); num_started++) {
     Member& member = members[num_started];
     error = pthread_create(
         &member.id, nullptr,
@@ -178,7 +190,9 @@ void Team::State::start() {
           return nullptr;
         },
         &member);
-    if (error == 0) name_thread(member.id, member.index);
+    if (error != 0) break;
+    name_thread(member.id, member.index);
+    yield_to_the_server(member.id);
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (error == 0) return;

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -166,6 +167,46 @@ TEST_CASE("signals go to the caller and threads carry a name") {
   pthread_sigmask(SIG_BLOCK, nullptr, &own);
   CHECK(sigismember(&own, SIGTERM) == 0);
 }
+
+#if defined(__linux__)
+int policy_of(pthread_t id) {
+  int policy = -1;
+  sched_param param{};
+  REQUIRE(pthread_getschedparam(id, &policy, &param) == 0);
+  return policy;
+}
+
+// The policies that the members of a team run under, the caller's first.
+std::vector<int> policies_of_a_team() {
+  std::vector<int> policies(3, -1);
+  std::atomic<int> seen{0};
+  Team team(3);
+  team.run([&](int thread) {
+    policies[static_cast<size_t>(thread)] = sched_getscheduler(0);
+    seen++;
+    while (seen < 3) {
+    }
+  });
+  return policies;
+}
+
+TEST_CASE("a team's threads yield to whoever is awake, its caller does not") {
+  REQUIRE(policy_of(pthread_self()) == SCHED_OTHER);
+  CHECK(policies_of_a_team() == std::vector<int>{SCHED_OTHER, SCHED_BATCH, SCHED_BATCH});
+  CHECK(policy_of(pthread_self()) == SCHED_OTHER);
+}
+
+TEST_CASE("a team keeps the policy that its caller was given") {
+  std::vector<int> policies;
+  std::thread caller([&] {
+    const sched_param param{};
+    REQUIRE(pthread_setschedparam(pthread_self(), SCHED_IDLE, &param) == 0);
+    policies = policies_of_a_team();
+  });
+  caller.join();
+  CHECK(policies == std::vector<int>{SCHED_IDLE, SCHED_IDLE, SCHED_IDLE});
+}
+#endif
 
 TEST_CASE("a child in which something is wrong fails its test") {
   if (!kCanFork) return;
