@@ -22,7 +22,7 @@ async def test_work_is_done_while_the_client_stays() -> None:
     async def work() -> None:
         done.append(True)
 
-    assert await until_disconnect(work(), stays)
+    assert await until_disconnect(work(), {}, stays)
     assert done
 
 
@@ -36,7 +36,7 @@ async def test_work_ends_before_the_call_returns_when_the_client_leaves() -> Non
             await asyncio.sleep(0)
             ended.append(True)
 
-    assert not await until_disconnect(work(), leaves)
+    assert not await until_disconnect(work(), {}, leaves)
     assert ended
 
 
@@ -45,7 +45,7 @@ async def test_an_error_of_the_work_is_the_callers() -> None:
         raise WorkerDiedError("died")
 
     with pytest.raises(WorkerDiedError):
-        await until_disconnect(work(), stays)
+        await until_disconnect(work(), {}, stays)
 
 
 async def test_cancelling_the_call_cancels_the_work() -> None:
@@ -57,7 +57,7 @@ async def test_cancelling_the_call_cancels_the_work() -> None:
         finally:
             ended.set()
 
-    call = asyncio.create_task(until_disconnect(work(), stays))
+    call = asyncio.create_task(until_disconnect(work(), {}, stays))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     call.cancel()

@@ -5,10 +5,11 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 import structlog
-from starlette.types import Message, Receive
+from starlette.types import Message, Receive, Scope
 
 from api.raw import connected, post, until
 from api.scripted import ScriptedModel, ScriptedRegistry, chunk_of
+from headrace.api.exchange import Exchange, attach
 from headrace.api.middleware import BODIES_ARRIVING, BodyLimit
 from headrace.errors import BodyTimeoutError, HeadraceError, UnavailableError
 from headrace.generation import Chunk, GenerationRequest
@@ -148,6 +149,12 @@ async def read_all(_scope: object, receive: Receive, _send: object) -> None:
         pass
 
 
+def scope() -> Scope:
+    scope: Scope = {"type": "http"}
+    attach(scope, Exchange(request_id="r"))
+    return scope
+
+
 async def refuse_to_send(_message: object) -> None:
     raise AssertionError
 
@@ -155,7 +162,7 @@ async def refuse_to_send(_message: object) -> None:
 async def test_a_body_that_comes_too_slowly_is_given_up() -> None:
     limit = BodyLimit(read_all, max_bytes=10, timeout=0.01)
     with pytest.raises(BodyTimeoutError):
-        await limit({"type": "http", "headers": []}, asyncio.Event().wait, refuse_to_send)
+        await limit(scope(), asyncio.Event().wait, refuse_to_send)
 
 
 async def test_bodies_on_their_way_are_bounded_together_and_freed_at_their_end() -> None:
@@ -171,7 +178,7 @@ async def test_bodies_on_their_way_are_bounded_together_and_freed_at_their_end()
                 await rest.wait()
             return {"type": "http.request", "body": piece, "more_body": bool(piece)}
 
-        await limit({"type": "http", "headers": []}, receive, refuse_to_send)
+        await limit(scope(), receive, refuse_to_send)
 
     bodies = [asyncio.create_task(body()) for _ in range(BODIES_ARRIVING + 1)]
     await until(lambda: limit.num_arriving == 9 * len(bodies))

@@ -1,21 +1,17 @@
 """Puts the server's parts together; the only file that knows every one of them."""
 
-from functools import partial
-
-from fastapi import FastAPI
-from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.types import ASGIApp
 
 from headrace import __version__
-from headrace.api.errors import answer_headrace_error, answer_routing_error
+from headrace.api.docs import DocsRoutes
 from headrace.api.generate import GenerateRoutes
-from headrace.api.middleware import AccessLog, BodyLimit, Faults, RequestId, SecurityHeaders
+from headrace.api.middleware import SECURITY_HEADERS, AccessLog, BodyLimit, Exchanges, Faults
 from headrace.api.openai.routes import OpenAIRoutes
-from headrace.api.openapi import openapi_document
 from headrace.api.ops import OpsRoutes
+from headrace.api.routing import Routes
 from headrace.api.serving import Readiness, Serving
 from headrace.api.tokenization import TokenizationRoutes
-from headrace.errors import HeadraceError
 from headrace.registry.registry import Registry
 from headrace.settings import Settings
 from headrace.telemetry.metrics import Metrics
@@ -23,7 +19,7 @@ from headrace.telemetry.metrics import Metrics
 
 def create_app(
     registry: Registry, settings: Settings, *, readiness: Readiness | None = None
-) -> FastAPI:
+) -> ASGIApp:
     """Make the app; `readiness` is how its server says that it is about to stop."""
     metrics = Metrics(__version__)
     serving = Serving(
@@ -32,31 +28,21 @@ def create_app(
         readiness=readiness or Readiness(),
         request_timeout=settings.server.request_timeout,
     )
-    app = FastAPI(
-        title="Headrace",
-        version=__version__,
-        description="One server for any model: OpenAI's API and our own.",
-        redoc_url=None,
-        # The onion, outermost first.
-        middleware=[
-            Middleware(RequestId),
-            Middleware(AccessLog, metrics=metrics),
-            Middleware(SecurityHeaders),
-            Middleware(Faults),
-            Middleware(BodyLimit, max_bytes=settings.server.max_body_bytes),
-        ],
-        exception_handlers={
-            HeadraceError: answer_headrace_error,
-            HTTPException: answer_routing_error,
-        },
-    )
     routers = [
-        OpenAIRoutes(serving).router(),
         GenerateRoutes(serving).router(),
+        OpenAIRoutes(serving).router(),
         TokenizationRoutes(serving).router(),
         OpsRoutes(serving, metrics=settings.telemetry.metrics).router(),
     ]
-    for router in routers:
-        app.include_router(router)
-    app.openapi = partial(openapi_document, app, routers)  # type: ignore[method-assign]  # FastAPI's own way
+    docs = DocsRoutes(routers, version=__version__).router()
+    # The onion, outermost first.
+    onion = [
+        Middleware(Exchanges, headers=SECURITY_HEADERS),
+        Middleware(AccessLog, metrics=metrics),
+        Middleware(Faults),
+        Middleware(BodyLimit, max_bytes=settings.server.max_body_bytes),
+    ]
+    app: ASGIApp = Routes([*routers, docs])
+    for layer, arguments, options in reversed(onion):
+        app = layer(app, *arguments, **options)
     return app

@@ -5,8 +5,6 @@ msgspec decodes and checks types and ranges in one pass; see docs/decisions for 
 
 import gc
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TypeVar
 
 import msgspec
@@ -14,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.api.disconnect import within
+from headrace.api.exchange import Exchange, exchange_of
 from headrace.errors import InvalidRequestError
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -33,17 +32,23 @@ _JSON_NAMES = {
 
 async def read_json(request: Request, kind: type[T], deadline: float) -> T:
     """Decode the request's body; InvalidRequestError names the dotted field."""
-    _require_json(request)
-    async with within(deadline):
-        # Not request.body(), which would keep it for as long as the answer takes.
-        body = b"".join([piece async for piece in request.stream()])
+    exchange = exchange_of(request.scope)
+    _require_json(exchange)
+    body = exchange.take_body()
+    if body is None:
+        async with within(deadline):
+            # Not request.body(), which would keep it for as long as the answer takes.
+            body = b"".join([piece async for piece in request.stream()])
     return decode_json(body, kind)
 
 
 def decode_json(body: bytes, kind: type[T]) -> T:
+    # JSON has no cycles; a body of many small lists would start the collector again and again
+    # while the event loop stands.
+    collects = gc.isenabled()
+    gc.disable()
     try:
-        with _without_collector():
-            return msgspec.json.decode(body, type=kind)
+        return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as exc:
         raise _field_error(str(exc)) from None
     except msgspec.DecodeError as exc:
@@ -52,29 +57,19 @@ def decode_json(body: bytes, kind: type[T]) -> T:
         raise InvalidRequestError(f"The body is not valid UTF-8: {exc.reason}.") from None
     except RecursionError:
         raise InvalidRequestError("The body is nested too deeply.") from None
+    finally:
+        if collects:
+            gc.enable()
 
 
 def json_response(answer: object, *, status: int = 200) -> Response:
     return Response(msgspec.json.encode(answer), status, media_type="application/json")
 
 
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    # JSON has no cycles; a body of many small lists would start the collector again and again
-    # while the event loop stands.
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-def _require_json(request: Request) -> None:
+def _require_json(exchange: Exchange) -> None:
     """Refuse what a browser sends across sites without asking first."""
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json":
+    content_type = exchange.header("Content-Type") or ""
+    if content_type.partition(";")[0].strip().lower() != "application/json":
         raise InvalidRequestError(
             "Send the body with the header Content-Type: application/json.", param="Content-Type"
         )

@@ -1,20 +1,38 @@
-"""The HTTP connection under a streamed answer: pieces of a body go straight to the transport.
+"""The HTTP connection under a request: what came and what goes without a turn of the event loop.
 
 uvicorn's own protocol, which in addition offers each request its connection as an ASGI extension.
-Under another server there is none, and a stream takes the way of every other answer.
+Under another server there is none, and a request takes the way of every other ASGI app.
 """
 
 from asyncio import BaseTransport, Transport
+from collections.abc import Callable, Iterable
 from typing import Protocol, cast
 
 from starlette.types import Scope
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 _EXTENSION = "headrace.connection"
+_OK = 200
 
 
 class Connection(Protocol):
-    """Takes the middle of an answer: after its head, before its last piece."""
+    """Gives a body that is there, tells of its end, takes a streamed answer but its last piece."""
+
+    def take_body(self) -> bytes | None:
+        """Take the request's body; None while it is not whole, `receive` waits for it then."""
+        ...
+
+    def when_lost(self, callback: Callable[[], None] | None) -> None:
+        """Call this, and no earlier one, when the client has left; now if it has."""
+        ...
+
+    def start(self, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bool:
+        """Write the head of a stream, status 200, and a first piece; returns as `write`."""
+        ...
 
     def write(self, body: bytes) -> bool:
         """Write a piece that is not empty; whether there is room for another one at once."""
@@ -35,7 +53,7 @@ class StreamingProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(cast("Transport", transport))
-        self._unanswered: list[RequestResponseCycle] = []
+        self._unanswered: list[_Direct] = []
 
     def on_headers_complete(self) -> None:
         earlier = self.cycle
@@ -45,31 +63,76 @@ class StreamingProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         # uvicorn tells the newest request alone, which may still queue behind the one that runs.
-        for cycle in self._unanswered:
-            cycle.disconnected = not cycle.response_complete
-            cycle.message_event.set()
+        for direct in self._unanswered:
+            direct.lose()
         super().connection_lost(exc)
 
     def _offer_connection(self, cycle: RequestResponseCycle) -> None:
-        scope = cast("Scope", cycle.scope)
-        scope["extensions"] = {_EXTENSION: _Direct(cycle)}
-        self._unanswered = [each for each in self._unanswered if not each.response_complete]
-        self._unanswered.append(cycle)
+        direct = _Direct(cycle)
+        cast("Scope", cycle.scope)["extensions"] = {_EXTENSION: direct}
+        self._unanswered = [each for each in self._unanswered if not each.is_answered]
+        self._unanswered.append(direct)
 
 
 class _Direct:
-    """Frames a piece as the cycle's own `send` does, in one call."""
+    """Does in one call what the cycle's own `receive` and `send` do."""
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
         self._flow = cycle.flow
         self._write = cycle.transport.write
+        self._when_lost: Callable[[], None] | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        return self._cycle.response_complete
+
+    def take_body(self) -> bytes | None:
+        cycle = self._cycle
+        if cycle.more_body or cycle.disconnected:
+            return None
+        self._flow.resume_reading()  # a body of some size has paused it
+        body, cycle.body = bytes(cycle.body), bytearray()
+        return body
+
+    def when_lost(self, callback: Callable[[], None] | None) -> None:
+        self._when_lost = callback
+        if callback is not None and self._cycle.disconnected:
+            callback()
+
+    def lose(self) -> None:
+        cycle = self._cycle
+        cycle.disconnected = not cycle.response_complete
+        cycle.message_event.set()
+        if cycle.disconnected and self._when_lost is not None:
+            self._when_lost()
+
+    def start(self, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bool:
+        cycle = self._cycle
+        assert not cycle.response_started
+        cycle.response_started = cycle.chunked_encoding = True
+        cycle.waiting_for_100_continue = False
+        head = b"".join(
+            b"%b: %b\r\n" % header
+            for header in (
+                *cycle.default_headers,
+                *headers,
+                *(() if cycle.keep_alive else ((b"connection", b"close"),)),
+            )
+        )
+        return self._put(
+            b"%b%btransfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n"
+            % (STATUS_LINE[_OK], head, len(body), body)
+        )
 
     def write(self, body: bytes) -> bool:
         assert self._cycle.chunked_encoding, "the head of a stream is out and names no length"
-        if not self._cycle.disconnected:
-            self._write(b"%x\r\n%b\r\n" % (len(body), body))
-        return not self._flow.write_paused
+        return self._put(b"%x\r\n%b\r\n" % (len(body), body))
 
     async def drain(self) -> None:
         await self._flow.drain()
+
+    def _put(self, framed: bytes) -> bool:
+        if not self._cycle.disconnected:
+            self._write(framed)
+        return not self._flow.write_paused

@@ -1,22 +1,39 @@
 """Every failure as one JSON shape: {"error": {message, type, param, code, request_id}}."""
 
 import math
-from typing import Any
+from collections.abc import Iterable
 
 import msgspec
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response
 
-from headrace.api.exchange import Exchange, exchange_of
+from headrace.api.exchange import Exchange
 from headrace.errors import BodyTimeoutError, HeadraceError
 
 UNAVAILABLE = 503
 DEFAULT_RETRY_AFTER = 1.0  # seconds, where an error knows no better
-_ROUTING = {
-    404: ("not_found", "There is no {method} {path}."),
-    405: ("method_not_allowed", "{path} does not answer {method}."),
-}
+
+
+class NoRouteError(HeadraceError):
+    """Nothing answers under that path."""
+
+    status = 404
+    code = "not_found"
+    type = "invalid_request_error"
+
+    def __init__(self, method: str, path: str) -> None:
+        super().__init__(f"There is no {method} {path}.")
+
+
+class MethodError(HeadraceError):
+    """The path answers other methods."""
+
+    status = 405
+    code = "method_not_allowed"
+    type = "invalid_request_error"
+
+    def __init__(self, method: str, path: str, *, allowed: Iterable[str]) -> None:
+        super().__init__(f"{path} does not answer {method}.")
+        self.allowed = ", ".join(sorted(allowed))
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
@@ -36,7 +53,8 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 
 def error_body(error: HeadraceError, request_id: str) -> bytes:
-    return _encode(ErrorDetail(error.message, error.type, error.param, error.code, request_id))
+    detail = ErrorDetail(error.message, error.type, error.param, error.code, request_id)
+    return msgspec.json.encode(ErrorBody(detail))
 
 
 def error_response(exc: Exception, exchange: Exchange) -> Response:
@@ -51,30 +69,7 @@ def error_response(exc: Exception, exchange: Exchange) -> Response:
         headers["Retry-After"] = str(max(1, math.ceil(retry_after)))
     if isinstance(error, BodyTimeoutError):
         headers["Connection"] = "close"  # the rest of the body may still come
-    return _json(error_body(error, exchange.request_id), error.status, headers)
-
-
-async def answer_headrace_error(request: Request, exc: Exception) -> Response:
-    if isinstance(exc, HeadraceError):
-        return error_response(exc, exchange_of(request.scope))
-    raise exc
-
-
-async def answer_routing_error(request: Request, exc: Exception) -> Response:
-    """404 and 405 of the router itself."""
-    if not isinstance(exc, HTTPException):
-        raise exc
-    exchange = exchange_of(request.scope)
-    code, sentence = _ROUTING.get(exc.status_code, ("invalid_request", str(exc.detail)))
-    message = sentence.format(method=request.method, path=request.url.path)
-    exchange.error_code = code
-    detail = ErrorDetail(message, "invalid_request_error", None, code, exchange.request_id)
-    return _json(_encode(detail), exc.status_code, dict(exc.headers or {}))
-
-
-def _encode(detail: ErrorDetail) -> bytes:
-    return msgspec.json.encode(ErrorBody(detail))
-
-
-def _json(body: bytes, status: int, headers: dict[str, Any]) -> Response:
-    return Response(body, status, headers, media_type="application/json")
+    if isinstance(error, MethodError):
+        headers["Allow"] = error.allowed
+    body = error_body(error, exchange.request_id)
+    return Response(body, error.status, headers, media_type="application/json")

@@ -1,7 +1,9 @@
 """One HTTP exchange as the middleware, the routes and the access log share it."""
 
 import math
+import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -12,13 +14,20 @@ from headrace.errors import InvalidRequestError
 _KEY = "headrace.exchange"
 TIMEOUT_HEADER = "X-Request-Timeout"
 
+Headers = tuple[tuple[bytes, bytes], ...]
+
 
 @dataclass(slots=True, kw_only=True)
 class Exchange:
     """Filled while a request is answered; read by the access log at its end."""
 
     request_id: str
+    request_headers: Mapping[bytes, bytes] = field(default_factory=dict)  # names in lower case
+    headers: Headers = ()  # of the answer, besides those that its route gives it
     arrived: float = field(default_factory=time.monotonic)
+    route: str | None = None
+    body: bytes | None = None  # of the request, when it was there at once; for one reader
+    status: int | None = None  # once the answer has begun
     model_id: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -26,11 +35,20 @@ class Exchange:
     num_bytes: int = 0  # of the body that went out
     client_left: bool = False
 
-    def deadline(self, timeout_header: str | None, limit: float) -> float:
+    def header(self, name: str) -> str | None:
+        """A header of the request; of several the first."""
+        value = self.request_headers.get(name.lower().encode())
+        return None if value is None else value.decode("latin-1")
+
+    def take_body(self) -> bytes | None:
+        """Not kept for as long as the answer takes."""
+        body, self.body = self.body, None
+        return body
+
+    def deadline(self, limit: float) -> float:
         """When the answer must be there, on the monotonic clock: the caller may only shorten it."""
-        if timeout_header is None:
-            return self.arrived + limit
-        return self.arrived + min(limit, _seconds(timeout_header))
+        header = self.header(TIMEOUT_HEADER)
+        return self.arrived + (limit if header is None else min(limit, _seconds(header)))
 
 
 def attach(scope: Scope, exchange: Exchange) -> None:
@@ -39,6 +57,11 @@ def attach(scope: Scope, exchange: Exchange) -> None:
 
 def exchange_of(scope: Scope) -> Exchange:
     return cast("Exchange", scope[_KEY])
+
+
+def new_id() -> str:
+    """One of its kind anywhere: 128 random bits."""
+    return os.urandom(16).hex()
 
 
 def _seconds(header: str) -> float:

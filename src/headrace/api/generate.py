@@ -1,7 +1,6 @@
 """Our own words API: generate, and how full the batches are."""
 
 import time
-import uuid
 from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Literal
@@ -13,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.api.body import json_response, read_json
-from headrace.api.exchange import Exchange, exchange_of
+from headrace.api.exchange import Exchange, exchange_of, new_id
 from headrace.api.openai.requests import refuse_unsupported
 from headrace.api.openai.schema import ModelName, Unsupported
 from headrace.api.openapi import describe
@@ -162,12 +161,12 @@ class GenerateRoutes:
         )
         return router
 
-    async def generate(self, request: Request) -> Response:
+    async def generate(self, request: Request) -> GenerationResponse:
         deadline = self.serving.deadline(request)
         body = await read_json(request, GenerateRequest, deadline)
         refuse_unsupported(body, _HARMLESS)
         work = GenerationRequest(
-            request_id=f"gen-{uuid.uuid4().hex}",
+            request_id=f"gen-{new_id()}",
             prompt=body.prompt,
             sampling=_sampling(body),
             deadline=deadline,
@@ -181,7 +180,7 @@ class GenerateRoutes:
         )
         return GenerationResponse(self.serving, generation)
 
-    async def batch_status(self) -> Response:
+    async def batch_status(self, _request: Request) -> Response:
         batches = [
             _batch(status.name, status.model_id, status.state, status.stats)
             for status in self.serving.registry.statuses()

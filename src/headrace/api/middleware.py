@@ -1,62 +1,69 @@
 """The onion around every route, read top to bottom: the first class is the outermost.
 
-RequestId -> AccessLog -> SecurityHeaders -> Faults -> BodyLimit -> routes
+Exchanges -> AccessLog -> Faults -> BodyLimit -> routes
 
-Plain ASGI, so that streams stream through it. A layer touches an answer's start, never its chunks,
-but for the byte count of the access log; the middle of a stream passes by it all, see `connection`.
+Plain ASGI, so that streams stream through it. Only the outermost looks at what goes out, so that a
+message is handed on once; the middle of a stream passes by it too, see `connection`.
 """
 
 import asyncio
 import re
 import time
-import uuid
 
 import structlog
-from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headrace.api.connection import connection_of
 from headrace.api.errors import error_response
-from headrace.api.exchange import Exchange, attach, exchange_of
+from headrace.api.exchange import Exchange, Headers, attach, exchange_of, new_id
 from headrace.errors import BodyTimeoutError, BodyTooLargeError, HeadraceError, UnavailableError
 from headrace.telemetry.metrics import Metrics
 
 log = structlog.get_logger("headrace.api")
 
-REQUEST_ID_HEADER = "X-Request-ID"
 CLIENT_LEFT = 499
 BODY_TIMEOUT = 30.0  # seconds for a body to arrive
 BODIES_ARRIVING = 16  # times `max_bytes`: what all bodies on their way may hold
-_SANE_ID = re.compile(r"[A-Za-z0-9._:+/=@-]{1,128}")
+# What a browser must not do with an answer.
+SECURITY_HEADERS: Headers = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+)
+_SANE_ID = re.compile(rb"[A-Za-z0-9._:+/=@-]{1,128}")
 _LENGTH_DIGITS = 19  # of 2**63
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_SECURITY = {
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-}
 _QUIET = frozenset({"/health", "/health/live", "/health/ready", "/metrics"})
 
 
-class RequestId:
-    """Gives every request an id: the caller's when it is sane, else a new one."""
+class Exchanges:
+    """Gives every request its exchange, and every answer an id and the headers of all answers."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, headers: Headers) -> None:
         self.app = app
+        self.headers = headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        request_id = _sane_id(scope) or uuid.uuid4().hex
-        attach(scope, Exchange(request_id=request_id))
+        assert scope["type"] == "http", "this app has neither a lifespan nor websockets"
+        request_headers = dict(reversed(scope["headers"]))  # of several the first
+        request_id = _sane(request_headers.get(b"x-request-id")) or new_id()
+        exchange = Exchange(
+            request_id=request_id,
+            request_headers=request_headers,
+            headers=(*self.headers, (b"x-request-id", request_id.encode())),
+        )
+        attach(scope, exchange)
 
-        async def send_with_id(message: Message) -> None:
+        async def send_on(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[REQUEST_ID_HEADER] = request_id
+                exchange.status = message["status"]
+                message["headers"] = [*message.get("headers", ()), *exchange.headers]
+            else:
+                exchange.num_bytes += len(message.get("body", b""))
             await send(message)
 
-        await self.app(scope, receive, send_with_id)
+        await self.app(scope, receive, send_on)
 
 
 class AccessLog:
@@ -67,33 +74,20 @@ class AccessLog:
         self.metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        status = 0
-        exchange = exchange_of(scope)
-
-        async def count(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            else:
-                exchange.num_bytes += len(message.get("body", b""))
-            await send(message)
-
         self.metrics.in_flight += 1
         try:
-            await self.app(scope, receive, count)
+            await self.app(scope, receive, send)
         finally:
             self.metrics.in_flight -= 1
-            if exchange.client_left:
-                status = CLIENT_LEFT
-            self._record(scope, exchange, status or 500)
+            # What is written leaves at the end of this turn of the loop: log in the next one.
+            exchange = exchange_of(scope)
+            seconds = time.monotonic() - exchange.arrived
+            asyncio.get_running_loop().call_soon(self._record, scope, exchange, seconds)
 
-    def _record(self, scope: Scope, exchange: Exchange, status: int) -> None:
-        seconds = time.monotonic() - exchange.arrived
+    def _record(self, scope: Scope, exchange: Exchange, seconds: float) -> None:
+        status = CLIENT_LEFT if exchange.client_left else exchange.status or 500
         method = scope["method"] if scope["method"] in _METHODS else "other"
-        route = getattr(scope.get("route"), "path", "unmatched")
+        route = exchange.route or "unmatched"
         self.metrics.http_request(method=method, route=route, status=status, seconds=seconds)
         fields = {
             "model": exchange.model_id,
@@ -114,23 +108,6 @@ class AccessLog:
         )
 
 
-class SecurityHeaders:
-    """What a browser must not do with an answer."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_secured(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in _SECURITY.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
-        await self.app(scope, receive, send_secured)
-
-
 class Faults:
     """Answers what no route answered: refusals of the layers below, and faults of ours."""
 
@@ -138,23 +115,17 @@ class Faults:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = False
-
-        async def watch(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
+        exchange = exchange_of(scope)
         try:
-            await self.app(scope, receive, watch)
+            await self.app(scope, receive, send)
         except ClientDisconnect:
-            exchange_of(scope).client_left = True
+            exchange.client_left = True
         except Exception as exc:  # whatever failed, the caller gets an answer
-            if started or scope["type"] != "http":
+            if exchange.status is not None:
                 raise
             if not isinstance(exc, HeadraceError):
-                log.exception("request.fault", request_id=exchange_of(scope).request_id)
-            await error_response(exc, exchange_of(scope))(scope, receive, send)
+                log.exception("request.fault", request_id=exchange.request_id)
+            await error_response(exc, exchange)(scope, receive, send)
 
 
 class BodyLimit:
@@ -170,11 +141,16 @@ class BodyLimit:
         self.num_arriving = 0  # bytes of all bodies that are not whole yet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        exchange = exchange_of(scope)
+        if _content_length(exchange) > self.max_bytes:
+            raise self._too_large()
+        connection = connection_of(scope)
+        exchange.body = None if connection is None else connection.take_body()
+        if exchange.body is not None:
+            if len(exchange.body) > self.max_bytes:
+                raise self._too_large()
             await self.app(scope, receive, send)
             return
-        if _content_length(scope) > self.max_bytes:
-            raise self._too_large()
         body = _Arriving(self, receive)
         try:
             await self.app(scope, body.receive, send)
@@ -229,16 +205,11 @@ class _Arriving:
         self._limit.count(num_bytes, self._num_bytes)
 
 
-def _sane_id(scope: Scope) -> str | None:
-    value = _header(scope, b"x-request-id")
-    return value if value and _SANE_ID.fullmatch(value) else None
+def _sane(request_id: bytes | None) -> str | None:
+    return request_id.decode() if request_id and _SANE_ID.fullmatch(request_id) else None
 
 
-def _content_length(scope: Scope) -> int:
-    value = _header(scope, b"content-length") or "0"
+def _content_length(exchange: Exchange) -> int:
+    value = exchange.header("content-length") or "0"
     # The server already refused what is no number; an absurd one is over every limit.
     return int(value) if value.isdecimal() and len(value) <= _LENGTH_DIGITS else 1 << 63
-
-
-def _header(scope: Scope, name: bytes) -> str | None:
-    return next((v.decode("latin-1") for k, v in scope["headers"] if k == name), None)

@@ -1,10 +1,10 @@
-"""Describes the msgspec bodies of routes in the app's OpenAPI document."""
+"""Describes routes and their msgspec bodies in one OpenAPI document."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import msgspec
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
@@ -37,19 +37,17 @@ def describe(
     }
 
 
-def openapi_document(app: FastAPI, routers: Sequence[APIRouter]) -> dict[str, Any]:
-    """The whole document; replaces `FastAPI.openapi`. `routers` are those that the app includes."""
-    if app.openapi_schema is None:
-        document = get_openapi(
-            title=app.title, version=app.version, description=app.description, routes=app.routes
-        )
-        routes = [route for router in routers for route in router.routes]
-        extras = [route.openapi_extra for route in routes if isinstance(route, APIRoute)]
-        structs = {ErrorBody, *(reference.struct for reference in _references(extras))}
-        _, schemas = msgspec.json.schema_components(structs, ref_template=_REF)
-        document.setdefault("components", {}).setdefault("schemas", {}).update(schemas)
-        app.openapi_schema = document
-    return app.openapi_schema
+def openapi_document(
+    routers: Sequence[APIRouter], *, title: str, version: str, description: str
+) -> dict[str, Any]:
+    """The whole document of the routers' routes."""
+    routes = [route for router in routers for route in router.routes]
+    document = get_openapi(title=title, version=version, description=description, routes=routes)
+    extras = [route.openapi_extra for route in routes if isinstance(route, APIRoute)]
+    structs = {ErrorBody, *(reference.struct for reference in _references(extras))}
+    _, schemas = msgspec.json.schema_components(structs, ref_template=_REF)
+    document.setdefault("components", {}).setdefault("schemas", {}).update(schemas)
+    return document
 
 
 class _Reference(str):

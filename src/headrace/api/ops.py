@@ -83,7 +83,7 @@ class OpsRoutes:
             router.get("/metrics", **describe("Prometheus text, or a JSON summary"))(self.metrics)
         return router
 
-    async def health(self) -> Response:
+    async def health(self, _request: Request) -> Response:
         health = Health(
             status=self._status(),
             version=__version__,
@@ -92,14 +92,14 @@ class OpsRoutes:
         )
         return json_response(health, status=200 if self.serving.is_ready else 503)
 
-    async def live(self) -> Response:
+    async def live(self, _request: Request) -> Response:
         return json_response(Live())
 
-    async def ready(self) -> Response:
+    async def ready(self, _request: Request) -> Response:
         status = "ready" if self.serving.is_ready else self._status()
         return json_response(Ready(status), status=200 if self.serving.is_ready else 503)
 
-    async def version(self) -> Response:
+    async def version(self, _request: Request) -> Response:
         return json_response(Version(__version__))
 
     async def metrics(self, request: Request) -> Response:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from headrace.api.exchange import TIMEOUT_HEADER, exchange_of
+from headrace.api.exchange import exchange_of
 from headrace.errors import InvalidRequestError, ModelNotFoundError, NotReadyError
 from headrace.registry.registry import Registry
 from headrace.registry.status import ModelStatus
@@ -36,8 +36,7 @@ class Serving:
 
     def deadline(self, request: Request) -> float:
         """When this request's answer must be there, on the monotonic clock."""
-        header = request.headers.get(TIMEOUT_HEADER)
-        return exchange_of(request.scope).deadline(header, self.request_timeout)
+        return exchange_of(request.scope).deadline(self.request_timeout)
 
     def answering(self) -> list[ModelStatus]:
         """The versions that can answer now."""
@@ -46,7 +45,7 @@ class Serving:
     def resolve(self, request: Request, name: str | None) -> str:
         """The name to acquire: the body's model, pinned by the header if there is one."""
         name = name or self._only_model()
-        pin = request.headers.get(VERSION_HEADER)
+        pin = exchange_of(request.scope).header(VERSION_HEADER)
         if pin is None:
             return name
         base = name.partition("@")[0]

@@ -5,19 +5,18 @@ Headers wait for the first chunk, so that a refusal is still a status; a failure
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cached_property
+from typing import Protocol, Self
 
 import structlog
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from headrace.api.connection import Connection, connection_of
 from headrace.api.disconnect import until_disconnect, within
 from headrace.api.errors import error_body
-from headrace.api.exchange import Exchange, exchange_of
+from headrace.api.exchange import Exchange, Headers, exchange_of
 from headrace.api.merge import chunks_of
 from headrace.api.meter import Meter
 from headrace.api.serving import VERSION_HEADER, Serving
@@ -27,11 +26,13 @@ from headrace.generation import Chunk, GenerationRequest, LanguageModel, ModelIn
 
 log = structlog.get_logger("headrace.api")
 
-EVENT_STREAM_HEADERS = (
+OK = 200
+EVENT_STREAM_HEADERS: Headers = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 )
+_VERSION_NAME = VERSION_HEADER.lower().encode()
 MAX_TRIES = 3  # of an answer that is sent whole
 LAST_WORDS_TIMEOUT = 5.0  # seconds for an error event to a client that may not read
 
@@ -63,24 +64,24 @@ class Generation:
     wire: Callable[[ModelInfo], Wire]
 
 
-class GenerationResponse(Response):
-    """Runs a generation and sends what it yields."""
+class GenerationResponse:
+    """Runs a generation and sends what it yields: an ASGI app, as every response is."""
 
     def __init__(self, serving: Serving, generation: Generation) -> None:
-        super().__init__()
         self.serving = serving
         self.generation = generation
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
         sender = _Sender(send, exchange, connection_of(scope))
-        exchange.client_left = not await until_disconnect(self._run(exchange, sender), receive)
+        work = self._run(exchange, sender)
+        exchange.client_left = not await until_disconnect(work, scope, receive)
 
     async def _run(self, exchange: Exchange, sender: "_Sender") -> None:
         try:
             await self._generate(exchange, sender)
         except Exception as exc:  # headers are gone: whatever failed, the reader must hear of it
-            if not sender.has_started:
+            if exchange.status is None:
                 raise
             await sender.fail(exc)
 
@@ -91,28 +92,30 @@ class GenerationResponse(Response):
             within(work.deadline),
             self.serving.registry.acquire(work.model) as model,
         ):
-            exchange.model_id = sender.model_id = model.info.model_id
-            wire = work.wire(model.info)
+            exchange.model_id = model.info.model_id
             if work.stream:
-                async with self._metered(model, exchange) as (chunks, meter):
-                    await sender.stream(chunks, wire, meter)
+                async with self._attempt(model, exchange) as attempt:
+                    await sender.stream(attempt)
             else:
-                collected, meter = await self._collect(model, exchange)
-        meter.completed()
-        exchange.prompt_tokens = meter.usage.prompt_tokens
+                attempt, collected = await self._collect(model, exchange)
+        attempt.meter.completed()
+        usage = attempt.meter.usage
+        exchange.prompt_tokens = usage.prompt_tokens
         if work.stream:
-            await sender.end(wire.ending(meter.usage))
+            await sender.end(attempt.wire.ending(usage))
         else:
-            await sender.answer(wire.answer(collected, meter.usage))
+            await sender.answer(attempt.wire.answer(collected, usage))
 
-    async def _collect(self, model: LanguageModel, exchange: Exchange) -> tuple[list[Chunk], Meter]:
+    async def _collect(
+        self, model: LanguageModel, exchange: Exchange
+    ) -> tuple["_Attempt", list[Chunk]]:
         """Every chunk. The client has seen none, so a worker that dies may be tried again."""
         for retries_left in reversed(range(MAX_TRIES)):
             collected: list[Chunk] = []
-            async with self._metered(model, exchange) as (chunks, meter):
+            async with self._attempt(model, exchange) as attempt:
                 try:
-                    async for chunk in chunks:
-                        meter.observe(chunk)
+                    async for chunk in attempt.chunks:
+                        attempt.meter.observe(chunk)
                         collected.append(chunk)
                 except WorkerDiedError:
                     # Without a chunk, the request itself is suspected of what happened.
@@ -121,80 +124,100 @@ class GenerationResponse(Response):
                     log.warning("request.retried", request_id=exchange.request_id)
                     continue
             break
-        return collected, meter
+        return attempt, collected
 
-    @asynccontextmanager
-    async def _metered(
-        self, model: LanguageModel, exchange: Exchange
-    ) -> AsyncGenerator[tuple[AsyncGenerator[Chunk, None], Meter], None]:
-        """One try: its chunks, and what is to measure them."""
-        meter = self._meter(exchange)
-        try:
-            async with aclosing(chunks_of(model.generate, self.generation.requests)) as chunks:
-                yield chunks, meter
-        except BaseException as exc:
-            meter.failed(exc)
-            raise
-        finally:
-            exchange.completion_tokens = meter.num_generated
+    def _attempt(self, model: LanguageModel, exchange: Exchange) -> "_Attempt":
+        return _Attempt(self.serving, self.generation, model, exchange)
 
-    def _meter(self, exchange: Exchange) -> Meter:
-        assert exchange.model_id is not None
+
+class _Attempt:
+    """One try: its chunks, closed at its end, and what measures and writes them.
+
+    The model is asked when the first chunk is; all that is not needed to ask comes after that.
+    """
+
+    def __init__(
+        self, serving: Serving, generation: Generation, model: LanguageModel, exchange: Exchange
+    ) -> None:
+        self._serving = serving
+        self._generation = generation
+        self._info = model.info
+        self._exchange = exchange
+        self.chunks = chunks_of(model.generate, generation.requests)
+
+    @cached_property
+    def meter(self) -> Meter:
         return Meter(
-            self.serving.metrics,
-            exchange.model_id,
-            arrived=exchange.arrived,
-            num_choices=self.generation.requests[0].sampling.n,
+            self._serving.metrics,
+            self._info.model_id,
+            arrived=self._exchange.arrived,
+            num_choices=self._generation.requests[0].sampling.n,
         )
+
+    @cached_property
+    def wire(self) -> Wire:
+        return self._generation.wire(self._info)
+
+    def prepare(self) -> None:
+        """Make both while the model works on the first chunk."""
+        _ = self.meter, self.wire
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, _kind: object, exc: BaseException | None, _trace: object) -> None:
+        await self.chunks.aclose()
+        if exc is not None:
+            self.meter.failed(exc)
+        self._exchange.completion_tokens = self.meter.num_generated
 
 
 class _Sender:
-    """The ASGI messages of one answer, and the middle of a stream past them where it can go."""
+    """The ASGI messages of one answer, or a stream past them where it can go."""
 
     def __init__(self, send: Send, exchange: Exchange, connection: Connection | None) -> None:
-        self.has_started = False
-        self.model_id = ""
         self._send = send
         self._exchange = exchange
         self._connection = connection
 
-    async def stream(self, chunks: AsyncGenerator[Chunk, None], wire: Wire, meter: Meter) -> None:
+    async def stream(self, attempt: _Attempt) -> None:
         """Send each chunk's events as it comes; a slow reader holds this stream up, nothing else.
 
-        After the first ones, chunks that can be forwarded are written as they arrive.
+        Where chunks can be forwarded, the call that brings one writes it.
         """
+        chunks = attempt.chunks
+        if self._connection is not None and isinstance(chunks, Forwarding):
+            await self._forward(chunks, self._connection, attempt)
+            return
         async for chunk in chunks:
-            meter.observe(chunk)
-            event = wire.event(chunk)
-            if not event:
-                continue
-            if not self.has_started:
+            attempt.meter.observe(chunk)
+            event = attempt.wire.event(chunk)
+            if event:
                 await self._start(EVENT_STREAM_HEADERS)
-            await self._send({"type": "http.response.body", "body": event, "more_body": True})
-            if self._connection is not None and isinstance(chunks, Forwarding):
-                await self._forward(chunks, self._connection, wire, meter)
-                return
+                await self._send({"type": "http.response.body", "body": event, "more_body": True})
 
-    async def _forward(
-        self, chunks: Forwarding, connection: Connection, wire: Wire, meter: Meter
-    ) -> None:
-        exchange = self._exchange
-        observe, event_of, write = meter.observe, wire.event, connection.write
+    async def _forward(self, chunks: Forwarding, connection: Connection, attempt: _Attempt) -> None:
+        exchange, write = self._exchange, connection.write
 
         def take(chunk: Chunk) -> bool:
-            observe(chunk)
-            event = event_of(chunk)
+            attempt.meter.observe(chunk)
+            event = attempt.wire.event(chunk)
             if not event:
                 return True
             exchange.num_bytes += len(event)
+            if exchange.status is None:
+                exchange.status = OK
+                return connection.start(
+                    (*self._head(EVENT_STREAM_HEADERS), *exchange.headers), event
+                )
             return write(event)
 
+        asyncio.get_running_loop().call_soon(attempt.prepare)
         while not await chunks.forward(take):
             await connection.drain()
 
     async def end(self, event: bytes) -> None:
-        if not self.has_started:
-            await self._start(EVENT_STREAM_HEADERS)
+        await self._start(EVENT_STREAM_HEADERS)
         await self._send({"type": "http.response.body", "body": event})
 
     async def answer(self, body: bytes) -> None:
@@ -215,8 +238,11 @@ class _Sender:
         async with asyncio.timeout(LAST_WORDS_TIMEOUT):
             await self._send({"type": "http.response.body", "body": event})
 
-    async def _start(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        self.has_started = True
-        version = (VERSION_HEADER.lower().encode(), self.model_id.encode())
-        message = {"type": "http.response.start", "status": 200, "headers": [*headers, version]}
-        await self._send(message)
+    async def _start(self, headers: Headers) -> None:
+        if self._exchange.status is None:
+            head = {"type": "http.response.start", "status": OK, "headers": self._head(headers)}
+            await self._send(head)
+
+    def _head(self, headers: Headers) -> Headers:
+        assert self._exchange.model_id is not None
+        return (*headers, (_VERSION_NAME, self._exchange.model_id.encode()))

@@ -1,7 +1,6 @@
 """OpenAI's API: models, chat completions, completions."""
 
 import time
-import uuid
 from collections.abc import Sequence
 from functools import partial
 
@@ -10,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.api.body import json_response, read_json
+from headrace.api.exchange import new_id
 from headrace.api.openai.requests import (
     chat_prompt,
     chat_sampling,
@@ -59,10 +59,10 @@ class OpenAIRoutes:
         )(self.completions)
         return router
 
-    async def models(self) -> Response:
+    async def models(self, _request: Request) -> Response:
         return json_response(ModelList(data=self._cards()))
 
-    async def model(self, model_id: str) -> Response:
+    async def model(self, _request: Request, model_id: str) -> Response:
         for card in self._cards():
             if model_id in (card.id, card.version):
                 return json_response(card)
@@ -70,7 +70,7 @@ class OpenAIRoutes:
             raise NotReadyError(f"Model {model_id[:80]!r} does not answer now.", param="model")
         raise ModelNotFoundError(f"Model {model_id[:80]!r} is not served.", param="model")
 
-    async def chat_completions(self, request: Request) -> Response:
+    async def chat_completions(self, request: Request) -> GenerationResponse:
         deadline = self.serving.deadline(request)
         body = await read_json(request, ChatCompletionRequest, deadline)
         prompts = [chat_prompt(body)]
@@ -78,7 +78,7 @@ class OpenAIRoutes:
             request, body, CHAT, prompts=prompts, sampling=chat_sampling(body), deadline=deadline
         )
 
-    async def completions(self, request: Request) -> Response:
+    async def completions(self, request: Request) -> GenerationResponse:
         deadline = self.serving.deadline(request)
         body = await read_json(request, CompletionRequest, deadline)
         prompts, sampling = completion_prompts(body), completion_sampling(body)
@@ -95,9 +95,9 @@ class OpenAIRoutes:
         prompts: Sequence[Prompt],
         sampling: SamplingParams,
         deadline: float,
-    ) -> Response:
+    ) -> GenerationResponse:
         head = Head(
-            id=f"{dialect.id_prefix}-{uuid.uuid4().hex}", created=int(time.time()), model=body.model
+            id=f"{dialect.id_prefix}-{new_id()}", created=int(time.time()), model=body.model
         )
         generation = Generation(
             model=self.serving.resolve(request, body.model),
