@@ -55,7 +55,7 @@ class Weights:
             if kind == "file":
                 path.symlink_to(self._original.resolve())
             else:
-                _whole(path, lambda part: _rewrite(self._original, part, kind))
+                whole(path, lambda part: _rewrite(self._original, part, kind))
         return path
 
     def huggingface(self) -> Path:
@@ -63,11 +63,11 @@ class Weights:
         folder = self.folder / "huggingface"
         if not folder.exists():
             folder.parent.mkdir(parents=True, exist_ok=True)
-            _whole(folder, lambda part: _save_folder(self._original, part))
+            whole(folder, lambda part: _save_folder(self._original, part))
         return folder
 
 
-def _whole(path: Path, write: Callable[[Path], None]) -> None:
+def whole(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a name beside `path`, so that a half-written one is never taken for it."""
     part = path.with_name(path.name + ".part")
     write(part)
