@@ -67,6 +67,7 @@ def start_http(registry: Registry, settings: Settings, listener: socket.socket) 
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # nothing here asks who or how the client is
         timeout_keep_alive=KEEP_ALIVE,
     )
     server = HttpServer(config)

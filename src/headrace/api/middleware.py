@@ -9,6 +9,8 @@ message is handed on once; the middle of a stream passes by it too, see `connect
 import asyncio
 import re
 import time
+from collections.abc import Callable
+from functools import partial
 
 import structlog
 from starlette.requests import ClientDisconnect
@@ -23,6 +25,9 @@ from headrace.telemetry.metrics import Metrics
 log = structlog.get_logger("headrace.api")
 
 CLIENT_LEFT = 499
+# Seconds. A line takes longer to write than a short answer takes to make: whoever was just answered
+# asks again at once, and lines of a moment together cost less than each alone.
+LOG_DELAY = 0.02
 BODY_TIMEOUT = 30.0  # seconds for a body to arrive
 BODIES_ARRIVING = 16  # times `max_bytes`: what all bodies on their way may hold
 # What a browser must not do with an answer.
@@ -67,11 +72,12 @@ class Exchanges:
 
 
 class AccessLog:
-    """One line and one count per request, when it has ended; never a prompt."""
+    """One count per request when it has ended, and a moment later one line; never a prompt."""
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
         self.app = app
         self.metrics = metrics
+        self._lines: list[Callable[[], None]] = []  # to be written
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.metrics.in_flight += 1
@@ -79,33 +85,22 @@ class AccessLog:
             await self.app(scope, receive, send)
         finally:
             self.metrics.in_flight -= 1
-            # What is written leaves at the end of this turn of the loop: log in the next one.
-            exchange = exchange_of(scope)
-            seconds = time.monotonic() - exchange.arrived
-            asyncio.get_running_loop().call_soon(self._record, scope, exchange, seconds)
+            self._count(scope, exchange_of(scope))
 
-    def _record(self, scope: Scope, exchange: Exchange, seconds: float) -> None:
+    def _count(self, scope: Scope, exchange: Exchange) -> None:
+        seconds = time.monotonic() - exchange.arrived
         status = CLIENT_LEFT if exchange.client_left else exchange.status or 500
         method = scope["method"] if scope["method"] in _METHODS else "other"
         route = exchange.route or "unmatched"
         self.metrics.http_request(method=method, route=route, status=status, seconds=seconds)
-        fields = {
-            "model": exchange.model_id,
-            "error": exchange.error_code,
-            "prompt_tokens": exchange.prompt_tokens,
-            "completion_tokens": exchange.completion_tokens,
-        }
-        write = log.debug if route in _QUIET else log.info
-        write(
-            "http.request",
-            request_id=exchange.request_id,
-            method=scope["method"],
-            path=scope["path"],
-            status=status,
-            duration_ms=round(seconds * 1e3, 2),
-            bytes=exchange.num_bytes,
-            **{name: value for name, value in fields.items() if value is not None},
-        )
+        if not self._lines:
+            asyncio.get_running_loop().call_later(LOG_DELAY, self._write)
+        self._lines.append(partial(_log, scope, exchange, status=status, seconds=seconds))
+
+    def _write(self) -> None:
+        lines, self._lines = self._lines, []
+        for line in lines:
+            line()
 
 
 class Faults:
@@ -203,6 +198,26 @@ class _Arriving:
     def _count(self, num_bytes: int) -> None:
         self._num_bytes += num_bytes
         self._limit.count(num_bytes, self._num_bytes)
+
+
+def _log(scope: Scope, exchange: Exchange, *, status: int, seconds: float) -> None:
+    fields = {
+        "model": exchange.model_id,
+        "error": exchange.error_code,
+        "prompt_tokens": exchange.prompt_tokens,
+        "completion_tokens": exchange.completion_tokens,
+    }
+    write = log.debug if exchange.route in _QUIET else log.info
+    write(
+        "http.request",
+        request_id=exchange.request_id,
+        method=scope["method"],
+        path=scope["path"],
+        status=status,
+        duration_ms=round(seconds * 1e3, 2),
+        bytes=exchange.num_bytes,
+        **{name: value for name, value in fields.items() if value is not None},
+    )
 
 
 def _sane(request_id: bytes | None) -> str | None:

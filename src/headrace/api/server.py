@@ -6,6 +6,7 @@ Signals are ours, not uvicorn's: the first one drains, a second one forces.
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
 import signal
 import socket
@@ -35,6 +36,7 @@ StartHttp = Callable[[Registry, Settings, socket.socket], "Http"]
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 BACKLOG = 2048
 LAST_ANSWERS_TIMEOUT = 2.0  # seconds for answers that are written but not yet read
+LAST_LINES_TIME = 0.05  # seconds; the access log writes a moment after an answer's end
 
 
 def serve(
@@ -116,6 +118,8 @@ class _Run:
             start_http = await asyncio.to_thread(_import_start_http)
             self._http = http = start_http(self._registry, self._settings, self._listener)
             http.readiness.is_leaving = self._stop.is_set()  # a signal may have come meanwhile
+            gc.collect()
+            gc.freeze()  # a collection amid answers then passes over all that stays
             await self._unless(self._stop, self._registry.loaded())
             if not self._stop.is_set():
                 await self._unless(self._stop, http.server.listening.wait())
@@ -149,6 +153,7 @@ class _Run:
         for task in remaining:
             task.cancel()
         await asyncio.gather(*remaining, return_exceptions=True)
+        await asyncio.sleep(LAST_LINES_TIME)
 
     async def _unless(self, event: asyncio.Event, work: Awaitable[object]) -> None:
         """Do the work, or leave it when the event comes first."""

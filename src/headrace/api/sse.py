@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, Self
+from typing import Protocol, Self, cast
 
 import structlog
 from starlette.types import Receive, Scope, Send
@@ -114,9 +114,7 @@ class GenerationResponse:
             collected: list[Chunk] = []
             async with self._attempt(model, exchange) as attempt:
                 try:
-                    async for chunk in attempt.chunks:
-                        attempt.meter.observe(chunk)
-                        collected.append(chunk)
+                    await attempt.collect(collected)
                 except WorkerDiedError:
                     # Without a chunk, the request itself is suspected of what happened.
                     if not (retries_left and collected):
@@ -145,6 +143,12 @@ class _Attempt:
         self._exchange = exchange
         self.chunks = chunks_of(model.generate, generation.requests)
 
+    @property
+    def forwarding(self) -> Forwarding | None:
+        """The chunks, when they can be had as they arrive."""
+        # isinstance looks a protocol's members up anew each time, before the model is asked.
+        return cast("Forwarding", self.chunks) if hasattr(self.chunks, "forward") else None
+
     @cached_property
     def meter(self) -> Meter:
         return Meter(
@@ -157,6 +161,18 @@ class _Attempt:
     @cached_property
     def wire(self) -> Wire:
         return self._generation.wire(self._info)
+
+    async def collect(self, into: list[Chunk]) -> None:
+        def take(chunk: Chunk) -> bool:
+            self.meter.observe(chunk)
+            into.append(chunk)
+            return True
+
+        if (chunks := self.forwarding) is not None:
+            await chunks.forward(take)
+            return
+        async for chunk in self.chunks:
+            take(chunk)
 
     def prepare(self) -> None:
         """Make both while the model works on the first chunk."""
@@ -185,11 +201,10 @@ class _Sender:
 
         Where chunks can be forwarded, the call that brings one writes it.
         """
-        chunks = attempt.chunks
-        if self._connection is not None and isinstance(chunks, Forwarding):
+        if self._connection is not None and (chunks := attempt.forwarding) is not None:
             await self._forward(chunks, self._connection, attempt)
             return
-        async for chunk in chunks:
+        async for chunk in attempt.chunks:
             attempt.meter.observe(chunk)
             event = attempt.wire.event(chunk)
             if event:

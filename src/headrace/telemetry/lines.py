@@ -6,6 +6,7 @@ its caller, and a rotated file formats it twice.
 
 import logging
 import os
+from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from typing import Any
 
@@ -37,11 +38,18 @@ class Lines(logging.StreamHandler[Any]):
 class RotatedLines(Lines, RotatingFileHandler):
     """A file that is moved aside when the next line would not fit."""
 
+    _size: int  # bytes
+
+    def _open(self) -> TextIOWrapper:
+        stream = super()._open()
+        self._size = os.fstat(stream.fileno()).st_size
+        return stream
+
     def _put(self, line: str) -> None:
-        assert self.stream is not None, "the file is closed"
         num_bytes = len(line.encode()) + 1
-        if os.fstat(self.stream.fileno()).st_size + num_bytes > self.maxBytes > 0:
+        if self._size + num_bytes > self.maxBytes > 0:
             self._make_room()
+        self._size += num_bytes
         super()._put(line)
 
     def _make_room(self) -> None:
