@@ -99,6 +99,19 @@ struct Decoder {
   }
 };
 
+size_t row_bytes(const Kernels& kernels, WeightKind kind, int k) {
+  const size_t padded = static_cast<size_t>(round_up(k, kPad));
+  switch (kernels.operand_kind(kind)) {
+    case OperandKind::int8:
+      return padded;
+    case OperandKind::int16:
+      return Int16Row::bytes(k);
+    case OperandKind::wide:
+      break;
+  }
+  return padded * kernels.wide_bytes;
+}
+
 // All products of a step of `rows` rows, `head_rows` of them through the head.
 double step(const Decoder& d, int rows, int head_rows, int threads, const Operand& rows_of_ffn,
             float* out, HeadPanel* heads, std::vector<uint8_t*>& scratch) {
@@ -119,7 +132,7 @@ double step(const Decoder& d, int rows, int head_rows, int threads, const Operan
             p + 1 < end ? l.matrix.panels + static_cast<size_t>(p + 1) * l.matrix.panel_bytes
                         : nullptr;
         Operand a = rows_of_ffn;
-        a.row_bytes = a.row_bytes / kFfn * static_cast<size_t>(l.matrix.k);
+        a.row_bytes = row_bytes(d.kernels, d.kind, l.matrix.k);
         d.kernels.product(l.matrix, p, a, 0, count, e, next, scratch[static_cast<size_t>(t)]);
       }
     }
@@ -182,16 +195,14 @@ void bench_products(const Kernels& kernels, const Machine& m, int rows, const ch
   for (int kind = 0; kind < 5; kind++) {
     if (!m.kinds[kind]) continue;
     const Decoder d(kernels, static_cast<WeightKind>(kind));
-    const bool int8 = d.kind == WeightKind::i8a8;
-    const size_t row_bytes = kFfn * (int8 ? 1 : kernels.wide_bytes);
     const size_t padded = static_cast<size_t>(round_up(rows, kernels.first_operand_rows));
-    uint8_t* data = allocate(padded * row_bytes);
+    uint8_t* data = allocate(padded * row_bytes(kernels, d.kind, kFfn));
     std::vector<float> scales(padded, 1.f), out(static_cast<size_t>(rows) * 2 * kFfn);
     std::vector<HeadPanel> heads(static_cast<size_t>(rows) * kVocab / kPanel);
     std::vector<uint8_t*> scratch;
     for (int t = 0; t < m.threads; t++)
       scratch.push_back(allocate(kernels.scratch_bytes(kFfn, kHead)));
-    const Operand a{data, row_bytes, scales.data()};
+    const Operand a{data, 0, scales.data()};
     const int head_rows = rows > 64 ? 1 : rows;
     const double s = least_seconds(
         [&] { return step(d, rows, head_rows, m.threads, a, out.data(), heads.data(), scratch); });

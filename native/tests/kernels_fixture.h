@@ -132,37 +132,60 @@ struct Packed {
 
 // Random rows for a product of this kind, and their numbers.
 struct Operands {
-  Operands(const Kernels& kernels, bool int8, int rows, int k, uint64_t seed)
-      : k(k),
-        row_bytes(up(static_cast<size_t>(k), kPad) * (int8 ? 1 : kernels.wide_bytes)),
+  Operands(const Kernels& kernels, WeightKind weights, int rows, int k, uint64_t seed)
+      : kind(kernels.operand_kind(weights)),
+        k(k),
+        row_bytes(bytes_of_row(kernels, kind, k)),
         bytes(row_bytes *
               up(static_cast<size_t>(rows), static_cast<size_t>(kernels.first_operand_rows))),
         scales(static_cast<size_t>(rows), 1.f) {
     Random random(seed);
     for (int r = 0; r < rows; r++) {
-      uint8_t* row = bytes.data() + static_cast<size_t>(r) * row_bytes;
-      if (int8) scales[static_cast<size_t>(r)] = 0.02f + 0.01f * random.real();
-      for (int i = 0; i < k; i++) {
-        if (int8) {
-          row[i] = static_cast<uint8_t>(random.below(255) - 127);
-          values.push_back(static_cast<float>(static_cast<int8_t>(row[i])) *
-                           scales[static_cast<size_t>(r)]);
-        } else {
-          write_wide(kernels, row, static_cast<size_t>(i), random.real());
-          values.push_back(read_wide(kernels, row, static_cast<size_t>(i)));
-        }
-      }
+      const std::vector<float> numbers = random.reals(static_cast<size_t>(k));
+      write(kernels, r, numbers);
+      for (int i = 0; i < k; i++) values.push_back(read(kernels, r, i));
     }
   }
+  // Makes a row of these numbers, as a product will see them.
+  void write(const Kernels& kernels, int r, const std::vector<float>& numbers) {
+    uint8_t* row = bytes.data() + static_cast<size_t>(r) * row_bytes;
+    if (kind != OperandKind::wide) {
+      kernels.quantise(numbers.data(), k, kind, row, &scales[static_cast<size_t>(r)]);
+      return;
+    }
+    for (size_t i = 0; i < numbers.size(); i++) write_wide(kernels, row, i, numbers[i]);
+  }
   Operand operand() const { return {bytes.data(), row_bytes, scales.data()}; }
-  float at(int r, int i) const {
+  double at(int r, int i) const {
     return values[static_cast<size_t>(r) * static_cast<size_t>(k) + static_cast<size_t>(i)];
   }
 
+  OperandKind kind;
   int k;
   size_t row_bytes;
   Buffer bytes;
-  std::vector<float> scales, values;
+  std::vector<float> scales;
+  std::vector<double> values;
+
+ private:
+  static size_t bytes_of_row(const Kernels& kernels, OperandKind kind, int k) {
+    if (kind == OperandKind::int16) return Int16Row::bytes(k);
+    return up(static_cast<size_t>(k), kPad) * (kind == OperandKind::int8 ? 1 : kernels.wide_bytes);
+  }
+  double read(const Kernels& kernels, int r, int i) const {
+    const uint8_t* row = bytes.data() + static_cast<size_t>(r) * row_bytes;
+    switch (kind) {
+      case OperandKind::int8:
+        return static_cast<int8_t>(row[i]) * static_cast<double>(scales[static_cast<size_t>(r)]);
+      case OperandKind::int16: {
+        const Int16Row numbers(row, k);
+        return numbers.quants[i] * static_cast<double>(numbers.scales[i / kScaleChunk]);
+      }
+      case OperandKind::wide:
+        break;
+    }
+    return read_wide(kernels, row, static_cast<size_t>(i));
+  }
 };
 
 struct Sum {
@@ -172,7 +195,7 @@ struct Sum {
 inline Sum exact(const Operands& a, int row, const Packed& b, int column) {
   Sum s{0, 0};
   for (int i = 0; i < a.k; i++) {
-    const double term = static_cast<double>(a.at(row, i)) * static_cast<double>(b.at(column, i));
+    const double term = a.at(row, i) * static_cast<double>(b.at(column, i));
     s.value += term;
     s.size += std::fabs(term);
   }

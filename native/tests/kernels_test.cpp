@@ -56,8 +56,6 @@ std::vector<float> stored(const Kernels& kernels, const Packed& b, const Operand
   return out;
 }
 
-bool is_int8(WeightKind kind) { return kind == WeightKind::i8a8; }
-
 }  // namespace
 
 TEST_CASE("a packed column reads back for every quant and every place") {
@@ -112,7 +110,7 @@ TEST_CASE("a product agrees with double precision for every kind and shape") {
         CAPTURE(s.n);
         CAPTURE(s.k);
         const Packed b(kernels, kind, s.n, s.k, 5);
-        const Operands a(kernels, is_int8(kind), s.rows, s.k, 6);
+        const Operands a(kernels, kind, s.rows, s.k, 6);
         const std::vector<float> out = stored(kernels, b, a, s.rows, {s.rows});
         const size_t stride = up(static_cast<size_t>(s.n), kPanel);
         for (int r = 0; r < s.rows; r++) {
@@ -136,7 +134,7 @@ TEST_CASE("a row's product has the same bits in any company") {
       CAPTURE(static_cast<int>(kind));
       const int rows = 260, n = 64, k = 330;
       const Packed b(kernels, kind, n, k, 8);
-      const Operands a(kernels, is_int8(kind), rows, k, 9);
+      const Operands a(kernels, kind, rows, k, 9);
       const std::vector<float> whole = stored(kernels, b, a, rows, {rows});
       CHECK(stored(kernels, b, a, rows, std::vector<int>(static_cast<size_t>(rows), 1)) == whole);
       for (uint64_t seed = 0; seed < 12; seed++) {
@@ -152,11 +150,29 @@ TEST_CASE("a row's product has the same bits in any company") {
   });
 }
 
+TEST_CASE("the greatest numbers of all do not overflow a chunk's sum") {
+  for_each_kernels([](const Kernels& kernels) {
+    const int k = 2 * kScaleChunk, rows = 7;
+    const std::vector<int8_t> quants(static_cast<size_t>(kPanel * k), -127);
+    const std::vector<float> scales(kPanel, 1.f);
+    const Buffer panel(kernels.panel_bytes(WeightKind::i8, k));
+    kernels.pack(WeightKind::i8, {k, nullptr, quants.data(), scales.data(), nullptr}, panel.data());
+    Packed b(kernels, WeightKind::i8, kPanel, k, 1);
+    std::memcpy(b.bytes.data(), panel.data(), panel.size());
+    Operands a(kernels, WeightKind::i8, rows, k, 2);
+    const std::vector<float> ones(static_cast<size_t>(k), 1.f);
+    for (int r = 0; r < rows; r++) a.write(kernels, r, ones);
+    for (const float sum : stored(kernels, b, a, rows, {rows})) {
+      REQUIRE(std::fabs(sum + 127.f * k) <= 1e-5f * 127 * k);
+    }
+  });
+}
+
 TEST_CASE("a bias and what is there already are added") {
   for_each_kernels([](const Kernels& kernels) {
     const int rows = 9, n = 50, k = 128;
     const Packed b(kernels, WeightKind::i8, n, k, 1);
-    const Operands a(kernels, false, rows, k, 2);
+    const Operands a(kernels, WeightKind::i8, rows, k, 2);
     const std::vector<float> plain = stored(kernels, b, a, rows, {rows});
     Random random(3);
     const std::vector<float> bias = random.reals(64);
@@ -177,7 +193,7 @@ TEST_CASE("a gated unit activates the first half of a panel") {
       for (const bool wide : {true, false}) {
         const int rows = 8, n = 64, k = 96;
         const Packed b(kernels, WeightKind::bf16, n, k, 4);
-        const Operands a(kernels, false, rows, k, 5);
+        const Operands a(kernels, WeightKind::bf16, rows, k, 5);
         const std::vector<float> plain = stored(kernels, b, a, rows, {rows});
         const size_t row_bytes = 64 * (wide ? kernels.wide_bytes : sizeof(float));
         const Buffer out(rows * row_bytes);
@@ -208,7 +224,7 @@ TEST_CASE("the head finds the largest allowed logit, the lowest column on a tie"
   for_each_kernels([](const Kernels& kernels) {
     const int rows = 7, n = 83, k = 64, panels = 3;
     const Packed b(kernels, WeightKind::i8, n, k, 4);
-    const Operands a(kernels, false, rows, k, 5);
+    const Operands a(kernels, WeightKind::i8, rows, k, 5);
     const std::vector<float> plain = stored(kernels, b, a, rows, {rows});
     Random random(6);
     std::vector<uint32_t> masks(static_cast<size_t>(rows) * panels);
@@ -266,11 +282,9 @@ TEST_CASE("a row of NaN neither crashes nor touches its neighbours") {
   for_each_kernels([](const Kernels& kernels) {
     const int rows = 14, n = 64, k = 128;
     const Packed b(kernels, WeightKind::i8, n, k, 4);
-    Operands a(kernels, false, rows, k, 5);
+    Operands a(kernels, WeightKind::i8, rows, k, 5);
     const std::vector<float> plain = stored(kernels, b, a, rows, {rows});
-    for (size_t i = 0; i < static_cast<size_t>(k); i++) {
-      write_wide(kernels, a.bytes.data() + a.row_bytes, i, std::nanf(""));
-    }
+    a.write(kernels, 1, std::vector<float>(static_cast<size_t>(k), std::nanf("")));
     const std::vector<float> out = stored(kernels, b, a, rows, {rows});
     for (size_t i = 0; i < out.size(); i++) {
       if (i / 64 == 1) {

@@ -104,6 +104,67 @@ TEST_CASE("quantised rows use the whole range and pad with zeros") {
   });
 }
 
+TEST_CASE("int16 rows use the whole range of every chunk and hold the sums of their groups") {
+  for_each_kernels([](const Kernels& kernels) {
+    for (const int k : kLengths) {
+      for (const bool normed : {false, true}) {
+        CAPTURE(k);
+        Random random(static_cast<uint64_t>(k));
+        const auto size = static_cast<size_t>(k);
+        std::vector<float> x = random.reals(size);
+        const std::vector<float> weight = random.reals(size);
+        for (size_t i = 0; i < size; i++) x[i] *= static_cast<float>(1 + i / kScaleChunk * 50);
+        const Buffer out(Int16Row::bytes(k) + 64);
+        std::memset(out.data(), 0x55, out.size());
+        if (normed) {
+          kernels.norm(x.data(), weight.data(), k, 1e-5f, OperandKind::int16, out.data(), nullptr);
+        } else {
+          kernels.quantise(x.data(), k, OperandKind::int16, out.data(), nullptr);
+        }
+        const Int16Row row(out.data(), k);
+        const double r = normed ? rms(x.data(), k, 1e-5) : 1;
+        const int padded = round_up(k, kPad);
+        for (int first = 0; first < k; first += kScaleChunk) {
+          const double scale = row.scales[first / kScaleChunk];
+          int most = 0;
+          for (int i = first; i < std::min(first + kScaleChunk, padded); i++) {
+            const auto place = static_cast<size_t>(i);
+            const double want = i < k ? x[place] * (normed ? weight[place] : 1.0) / r : 0;
+            REQUIRE(std::fabs(scale * row.quants[i] - want) <= 0.51 * scale);
+            most = std::max(most, std::abs(static_cast<int>(row.quants[i])));
+          }
+          REQUIRE(most == 32767);
+        }
+        for (int g = 0; g < padded / kGroup; g++) {
+          int sum = 0;
+          for (int i = g * kGroup; i < (g + 1) * kGroup; i++) sum += row.quants[i];
+          REQUIRE(row.sums[g] == row.scales[g * kGroup / kScaleChunk] * static_cast<float>(sum));
+        }
+        for (size_t i = Int16Row::bytes(k); i < out.size(); i++) REQUIRE(out.data()[i] == 0x55);
+      }
+    }
+  });
+}
+
+TEST_CASE("a chunk of int16 too small for a scale is zero, and one not finite is NaN") {
+  for_each_kernels([](const Kernels& kernels) {
+    std::vector<float> x(3 * kScaleChunk, 1.f);
+    for (size_t i = 0; i < kScaleChunk; i++) x[i] = i == 7 ? 1e-37f : 0.f;
+    x[2 * kScaleChunk + 3] = std::numeric_limits<float>::infinity();
+    const Buffer out(Int16Row::bytes(3 * kScaleChunk));
+    kernels.quantise(x.data(), 3 * kScaleChunk, OperandKind::int16, out.data(), nullptr);
+    const Int16Row row(out.data(), 3 * kScaleChunk);
+    for (int i = 0; i < kScaleChunk; i++) {
+      REQUIRE(row.quants[i] == 0);
+      REQUIRE(row.quants[kScaleChunk + i] == 32767);
+      REQUIRE(row.quants[2 * kScaleChunk + i] == 0);
+    }
+    CHECK(row.scales[0] < 1e-40f);
+    CHECK(std::isnan(row.scales[2]));
+    CHECK(std::isnan(row.sums[2 * kScaleChunk / kGroup]));
+  });
+}
+
 TEST_CASE("a row of zeros quantises to zeros") {
   for_each_kernels([](const Kernels& kernels) {
     const std::vector<float> x(64, 0.f);

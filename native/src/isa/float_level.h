@@ -3,6 +3,7 @@
 
 #include "attention.h"
 #include "float_mm.h"
+#include "int16_mm.h"
 #include "int8_mm.h"
 
 namespace headrace {
@@ -49,8 +50,10 @@ void multiply_source(const Source& source, const Tile& t, int rows, int k, float
   }
 }
 
-inline void multiply_panel(const Matrix& m, const uint8_t* panel, const Tile& t, int rows,
-                           float* expanded) {
+inline void multiply_floats(const Matrix& m, const uint8_t* panel, const Operand& a, int first,
+                            int rows, float* sums, float* expanded) {
+  const uint8_t* data = a.data + static_cast<size_t>(first) * a.row_bytes;
+  const Tile t{reinterpret_cast<const float*>(data), a.row_bytes / sizeof(float), sums, kPanel};
   const int k = round_up(m.k, kPad);
   switch (m.kind) {
     case WeightKind::bf16: {
@@ -59,19 +62,8 @@ inline void multiply_panel(const Matrix& m, const uint8_t* panel, const Tile& t,
     }
     case WeightKind::q8:
       return multiply_source(Q8Source{panel}, t, rows, k, expanded);
-    case WeightKind::q4:
+    default:
       return multiply_source(Q4Source{panel}, t, rows, k, expanded);
-    default: {
-      const PlainSource<int8_t, true> source{reinterpret_cast<const int8_t*>(panel + kColumnScales),
-                                             kPanel};
-      multiply_source(source, t, rows, k, expanded);
-    }
-  }
-  for (int r = 0; r < rows; r++) {  // i8: the columns' scales come last
-    for (int c = 0; c < kPanel; c += kLanes) {
-      float* sums = t.sums + static_cast<size_t>(r) * kPanel + c;
-      store(sums, load(sums) * load(reinterpret_cast<const float*>(panel) + c));
-    }
   }
 }
 
@@ -100,7 +92,8 @@ struct FloatLevel {
   static void begin() {}
   static void end() {}
   static OperandKind operand_kind(WeightKind kind) {
-    return kind == WeightKind::i8a8 ? OperandKind::int8 : OperandKind::wide;
+    if (kind == WeightKind::i8a8) return OperandKind::int8;
+    return kind == WeightKind::i8 ? OperandKind::int16 : OperandKind::wide;
   }
   static constexpr auto panel_bytes = headrace::panel_bytes;
   static constexpr auto pack = headrace::pack;
@@ -123,13 +116,16 @@ struct FloatLevel {
     float* expanded = sums + kRowBlock * kPanel;
     for (int first = begin; first < end; first += kRowBlock) {
       const int rows = end - first < kRowBlock ? end - first : kRowBlock;
-      if (m.kind == WeightKind::i8a8) {
-        multiply_int8(m, panel, a, first, rows, sums);
-      } else {
-        const uint8_t* data = a.data + static_cast<size_t>(first) * a.row_bytes;
-        const Tile t{reinterpret_cast<const float*>(data), a.row_bytes / sizeof(float), sums,
-                     kPanel};
-        multiply_panel(m, panel, t, rows, expanded);
+      switch (operand_kind(m.kind)) {
+        case OperandKind::int8:
+          multiply_int8(m, panel, a, first, rows, sums);
+          break;
+        case OperandKind::int16:
+          multiply_int16(m, panel, a, first, rows, sums);
+          break;
+        case OperandKind::wide:
+          multiply_floats(m, panel, a, first, rows, sums, expanded);
+          break;
       }
       finish(sink, first, rows, sums);
     }

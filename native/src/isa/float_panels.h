@@ -1,6 +1,6 @@
 // Panels of the levels whose wide operands are floats: along k, 32 columns beside one another.
 //   bf16   bf16 [k][32]
-//   i8     float scales [32], int8 [k][32]
+//   i8     float scales [32], int8 [k / 2][32][2]
 //   i8a8   float scales [32], int8 [k / 4][32][4]
 //   q8     groups of scales [32], int8 [32][32]
 //   q4     groups of scales [32], minimums [32], words [4][32]: nibble s of word i of a column is
@@ -42,7 +42,7 @@ inline size_t quant_place(WeightKind kind, int k, int c) {
     case WeightKind::bf16:
       return (row * kPanel + column) * sizeof(Bf16);
     case WeightKind::i8:
-      return kColumnScales + row * kPanel + column;
+      return kColumnScales + row / 2 * kPanel * 2 + column * 2 + row % 2;
     case WeightKind::i8a8:
       return kColumnScales + row / 4 * kPanel * 4 + column * 4 + row % 4;
     case WeightKind::q8:
