@@ -1,66 +1,59 @@
 """What Headrace itself costs: time added to the first token, and Python a streamed token.
 
     python benchmarks/overhead.py --concurrency 16
+    python benchmarks/overhead.py --instant 6 --concurrency 32 --output-tokens 1500
 
-The first token is seen twice, by this client and by the engine that computed it; the difference of
-the two is what HTTP, the api process, the channel and tokenizing add. Processor time is read from
-the kernel: the api process's own and what the kernel spends for it on sockets, and the worker's
-event loop. `py-spy`, where it is installed, tells in which module the engine's thread is.
+The first token is seen by this client and by the engine that computed it; the difference is what
+HTTP, the api process and the channel add, on the way there and on the way back. Processor time is
+read from the kernel: the api process's own and what the kernel spends for it on sockets, and the
+worker's event loop. `py-spy`, where it is installed, tells in which module the engine's thread is.
+With `--instant` the model takes so many milliseconds a step and computes nothing: the worker's
+processor time is then the engine's Python, and caches are warm.
 """
 
 import argparse
 import asyncio
 import json
+import os
 import sys
-import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from harness import interrupt, stacks
-from harness.client import STATUS_OK, HttpClient, ServerError
+from harness.client import HttpClient, ServerError
+from harness.first_token import split, time_first_tokens
 from harness.load import Load
-from harness.peers import MODEL, Setup, create
+from harness.peers import HERE, MODEL, Setup, free_port, headrace_config
 from harness.processes import cpu_times, find, thread_cpu_seconds
 from harness.prompts import Prompts
-from harness.summary import percentiles, throughput
-from harness.systems import Server
-from harness.weights import Weights
+from harness.summary import throughput
+from harness.systems import Command, Server
+from harness.weights import Weights, fetch_gguf
 
 from headrace.modelfiles.model import open_model
-from headrace.modelfiles.sources import fetch
 
-FIRST_TOKENS = 8  # of each answer whose first token is timed
 PROFILE_MARGIN = 2.0  # seconds that py-spy starts and ends inside the load
 
 
 def main() -> None:
     options = parser().parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    model = fetch(options.model, options.out / "state", lambda *_: None)
+    model = fetch_gguf(options.model, options.out / "state")
     tokenizer = open_model(model).tokenizer
     prompts = Prompts(tokenizer, options.prompt_tokens)
-    setup = Setup(
-        weights=Weights(model, options.out / "weights"),
-        folder=options.out,
-        max_concurrency=options.concurrency,
-        context=options.prompt_tokens + options.output_tokens,
-        num_threads=2,
-    )
-    server = create(options.system, setup)
-    if not isinstance(server, Server) or not options.system.startswith("headrace"):
-        sys.exit("only headrace tells when its engine had the first token")
     texts = [tokenizer.decode(ids) for ids in prompts.take(0, options.requests)]
-    found = interrupt.run(measure(server, texts, prompts, options))
+    found = interrupt.run(measure(model, texts, prompts, options))
     (options.out / "overhead.json").write_text(json.dumps(found, indent=1))
     print(json.dumps(found, indent=1))
 
 
 def parser() -> argparse.ArgumentParser:
     it = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    it.add_argument("--system", default="headrace")
-    it.add_argument("--model", default="smollm2")
+    it.add_argument("--executor", default="auto")
+    it.add_argument("--precision", default="auto")
+    it.add_argument("--model", default="smollm2", help="a GGUF file, or a source of one")
+    it.add_argument("--instant", type=float, metavar="MILLISECONDS", help="a step, without a model")
     it.add_argument("--concurrency", type=int, default=16)
     it.add_argument("--prompt-tokens", type=int, default=128)
     it.add_argument("--output-tokens", type=int, default=128)
@@ -71,11 +64,15 @@ def parser() -> argparse.ArgumentParser:
 
 
 async def measure(
-    server: Server, texts: list[str], prompts: Prompts, options: argparse.Namespace
+    model: Path, texts: list[str], prompts: Prompts, options: argparse.Namespace
 ) -> dict[str, Any]:
+    stamps = options.out / "overhead.stamps"
+    server = create_server(model, stamps, options)
+    http = HttpClient(server.url)
     try:
         await server.start()
-        first_token = await added_to_first_token(server.url, texts)
+        tokens = await time_first_tokens(http, texts)
+        accepted = [float(line) for line in stamps.read_text().split()][-len(tokens) :]
         users = options.concurrency
         load = Load(
             prompts.take(len(texts), users * 16),
@@ -85,55 +82,41 @@ async def measure(
             options.seconds,
         )
         return {
-            "added_to_first_token_ms": msgspec.to_builtins(percentiles(first_token)),
+            "first_token_ms": msgspec.to_builtins(split(tokens, accepted)),
             "load": await processor_time(server, load, options.out / "worker.stacks"),
         }
     finally:
+        http.close()
         await server.close()
 
 
-async def added_to_first_token(url: str, texts: list[str]) -> list[float]:
-    """Seconds between the engine's first token and ours, one request after another."""
-    http = HttpClient(url)
-    try:
-        return [await _added(http, text) for text in texts]
-    finally:
-        http.close()
-
-
-async def _added(http: HttpClient, text: str) -> float:
-    stream = GenerateStream()
-    body = {"model": MODEL, "prompt": text, "max_tokens": FIRST_TOKENS, "temperature": 0}
-    sent = time.monotonic()
-    status = await http.exchange("POST", "/api/v1/generate", stream.feed, {**body, "stream": True})
-    if status != STATUS_OK or stream.first is None or stream.engine_seconds is None:
-        raise ServerError(f"HTTP {status} and no first token with its metrics")
-    return stream.first - sent - stream.engine_seconds
-
-
-@dataclass(slots=True)
-class GenerateStream:
-    """Keeps when the first event came and what the last one says of the engine's first token."""
-
-    first: float | None = None
-    engine_seconds: float | None = None
-    rest: bytes = field(default=b"")
-
-    def feed(self, data: bytes) -> None:
-        now = time.monotonic()
-        *lines, self.rest = (self.rest + data).split(b"\n")
-        for line in lines:
-            if line.startswith(b"data: {"):
-                self.first = self.first or now
-                metrics = json.loads(line[6:]).get("metrics")
-                if metrics:
-                    self.engine_seconds = metrics["time_to_first_token_ms"] / 1e3
+def create_server(model: Path, stamps: Path, options: argparse.Namespace) -> Server:
+    """Headrace as `headrace serve` runs it, with a worker that stamps its requests."""
+    setup = Setup(
+        weights=Weights(model, options.out / "weights"),
+        folder=options.out,
+        max_concurrency=options.concurrency,
+        context=options.prompt_tokens + options.output_tokens,
+        num_threads=len(os.sched_getaffinity(0)),
+    )
+    port = free_port()
+    config = headrace_config("overhead", options.executor, options.precision, port, setup)
+    instant = [] if options.instant is None else ["--instant", str(options.instant / 1e3)]
+    command = Command(
+        arguments=[
+            *(sys.executable, "-m", "harness.measured_server", str(config)),
+            *("--stamps", str(stamps), *instant),
+        ],
+        log=setup.log("overhead"),
+        environment={"PYTHONPATH": os.pathsep.join((str(HERE), os.environ.get("PYTHONPATH", "")))},
+    )
+    return Server("overhead", f"http://127.0.0.1:{port}", MODEL, command=command)
 
 
 async def processor_time(server: Server, load: Load, folded: Path) -> dict[str, Any]:
     """Microseconds of processor time a streamed token, by process, thread and module."""
     assert server.pid is not None
-    worker = find(server.pid, "headrace.worker")
+    worker = find(server.pid, "harness.measured_worker")
     assert worker is not None
     api_before, worker_before = cpu_times(server.pid), thread_cpu_seconds(worker)
     profile = stacks.record(worker, load.seconds - PROFILE_MARGIN, folded)

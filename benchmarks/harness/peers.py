@@ -48,14 +48,20 @@ def create(name: str, setup: Setup) -> System:
 def headrace(name: str, precision: str, setup: Setup) -> System:
     _, _, executor = name.partition(":")[0].partition("-")
     port = free_port()
-    config = setup.folder / f"{name.replace(':', '-')}.toml"
-    config.write_text(
-        f'[server]\nport = {port}\nstate_dir = "{setup.folder / "state"}"\n'
-        f'[[models]]\nname = "{MODEL}"\nsource = "{setup.weights.gguf("file")}"\n'
-        f'[models.engine]\nexecutor = "{executor or "auto"}"\nprecision = "{precision or "auto"}"\n'
-    )
+    config = headrace_config(name, executor or "auto", precision or "auto", port, setup)
     arguments = [sys.executable, "-m", "headrace", "serve", "--config", str(config)]
     return _server(name, port, setup, arguments, health_path="/health/live")
+
+
+def headrace_config(name: str, executor: str, precision: str, port: int, setup: Setup) -> Path:
+    """Write a settings file for one server of the model's own GGUF file."""
+    path = setup.folder / f"{name.replace(':', '-')}.toml"
+    path.write_text(
+        f'[server]\nport = {port}\nstate_dir = "{setup.folder / "state"}"\n'
+        f'[[models]]\nname = "{MODEL}"\nsource = "{setup.weights.gguf("file")}"\n'
+        f'[models.engine]\nexecutor = "{executor}"\nprecision = "{precision}"\n'
+    )
+    return path
 
 
 def openvino_genai(name: str, precision: str, setup: Setup) -> System:

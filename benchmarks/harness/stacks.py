@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -12,10 +13,11 @@ THREAD = "headrace-engine"  # the others mostly wait, which py-spy cannot always
 
 async def record(pid: int, seconds: float, path: Path) -> dict[str, float] | None:
     """The engine's seconds by module; None where py-spy is not installed."""
-    if shutil.which("py-spy") is None:
+    program = find()
+    if program is None:
         return None
     process = await asyncio.create_subprocess_exec(
-        *("py-spy", "record", "--pid", str(pid), "--rate", str(RATE), "--threads"),
+        *(program, "record", "--pid", str(pid), "--rate", str(RATE), "--threads"),
         *("--duration", str(max(1, round(seconds))), "--format", "raw", "--full-filenames"),
         *("--output", str(path)),
         stdout=asyncio.subprocess.DEVNULL,
@@ -24,6 +26,11 @@ async def record(pid: int, seconds: float, path: Path) -> dict[str, float] | Non
     if await process.wait() != 0:
         raise RuntimeError(f"py-spy could not read process {pid}; it may need more rights")
     return seconds_by_module(await asyncio.to_thread(path.read_text))
+
+
+def find() -> str | None:
+    """py-spy on the path, or where this Python's own commands are."""
+    return shutil.which("py-spy") or shutil.which("py-spy", path=Path(sys.executable).parent)
 
 
 def seconds_by_module(folded: str) -> dict[str, float]:

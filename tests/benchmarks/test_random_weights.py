@@ -5,39 +5,10 @@ import gguf
 import numpy as np
 import pytest
 from gguf.quants import dequantize
-from harness.random_weights import LLAMA_1B, Q4_0, Q4_1, QUIET, SPREAD, Shape, write_model
+from harness.random_weights import LLAMA_1B, Q4_0, Q4_1, QUIET, SPREAD, write_model
+from tiny_model import SHAPE, VOCABULARY
 
 from headrace.modelfiles.model import open_model
-
-ALPHABET = [chr(code) for code in (*range(33, 127), *range(161, 173), *range(174, 256))]
-VOCABULARY = ["<|end|>", *ALPHABET, "Ġ", "Ċ", "ab", "abc"]
-SHAPE = Shape(
-    name="Tiny",
-    vocab_size=320,
-    hidden_size=64,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=16,
-    intermediate_size=96,
-)
-
-
-@pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("vocabulary") / "vocabulary.gguf"
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(VOCABULARY)
-    writer.add_token_types([3] + [1] * (len(VOCABULARY) - 1))
-    writer.add_token_merges(["a b", "ab c"])
-    writer.add_eos_token_id(0)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 def embeddings(path: Path) -> np.ndarray:
