@@ -26,10 +26,10 @@ constexpr int round_up(int value, int step) { return (value + step - 1) / step *
 // How a matrix is stored and multiplied. "wide" operands are bf16 or float, as the table says.
 enum class WeightKind : uint8_t {
   bf16,  // wide operand
-  i8,    // int8 with a scale for each column, wide operand (w8a16)
+  i8,    // int8 with a scale for each column, wide or int16 operand (w8a16)
   i8a8,  // the same with an int8 operand (w8a8)
-  q8,    // int8 with a scale for each group, wide operand (GGUF Q8_0)
-  q4,    // 0..15 with a scale and a minimum for each group, wide operand (GGUF Q4_0, Q4_1, Q4_K)
+  q8,    // int8 with a scale for each group, wide or int16 operand (GGUF Q8_0)
+  q4,    // 0..15 with a scale and a minimum for each group, as q8 (GGUF Q4_0, Q4_1, Q4_K)
 };
 // What the rows of a product's operand hold.
 enum class OperandKind : uint8_t {
@@ -62,7 +62,7 @@ struct Matrix {
 // the panels that read it.
 struct Int16Row {
   const int16_t* quants;  // [round_up(k, kPad)], -32767..32767
-  const float* sums;      // [round_up(k, kPad) / kGroup]: of each group's numbers, scaled
+  const float* sums;      // [round_up(k, kPad) / kGroup]: of each group's quants, exact
   const float* scales;    // [ceil(k / kScaleChunk)]
 
   Int16Row(const uint8_t* row, int k)

@@ -138,7 +138,7 @@ TEST_CASE("int16 rows use the whole range of every chunk and hold the sums of th
         for (int g = 0; g < padded / kGroup; g++) {
           int sum = 0;
           for (int i = g * kGroup; i < (g + 1) * kGroup; i++) sum += row.quants[i];
-          REQUIRE(row.sums[g] == row.scales[g * kGroup / kScaleChunk] * static_cast<float>(sum));
+          REQUIRE(row.sums[g] == static_cast<float>(sum));
         }
         for (size_t i = Int16Row::bytes(k); i < out.size(); i++) REQUIRE(out.data()[i] == 0x55);
       }
@@ -161,7 +161,6 @@ TEST_CASE("a chunk of int16 too small for a scale is zero, and one not finite is
     }
     CHECK(row.scales[0] < 1e-40f);
     CHECK(std::isnan(row.scales[2]));
-    CHECK(std::isnan(row.sums[2 * kScaleChunk / kGroup]));
   });
 }
 

@@ -7,7 +7,7 @@ namespace {
 
 struct Avx2 : FloatLevel {
   static constexpr const char* kIsa = "avx2";
-  static constexpr uint32_t kLayout = 3;
+  static constexpr uint32_t kLayout = 5;
 };
 constexpr Kernels kTable = make_table<Avx2>();
 

@@ -3,6 +3,7 @@
 
 #include "attention.h"
 #include "float_mm.h"
+#include "int16_groups.h"
 #include "int16_mm.h"
 #include "int8_mm.h"
 
@@ -50,21 +51,12 @@ void multiply_source(const Source& source, const Tile& t, int rows, int k, float
   }
 }
 
-inline void multiply_floats(const Matrix& m, const uint8_t* panel, const Operand& a, int first,
-                            int rows, float* sums, float* expanded) {
+inline void multiply_bf16(const Matrix& m, const uint8_t* panel, const Operand& a, int first,
+                          int rows, float* sums, float* expanded) {
   const uint8_t* data = a.data + static_cast<size_t>(first) * a.row_bytes;
   const Tile t{reinterpret_cast<const float*>(data), a.row_bytes / sizeof(float), sums, kPanel};
-  const int k = round_up(m.k, kPad);
-  switch (m.kind) {
-    case WeightKind::bf16: {
-      const PlainSource<Bf16, true> source{reinterpret_cast<const Bf16*>(panel), kPanel};
-      return multiply_source(source, t, rows, k, expanded);
-    }
-    case WeightKind::q8:
-      return multiply_source(Q8Source{panel}, t, rows, k, expanded);
-    default:
-      return multiply_source(Q4Source{panel}, t, rows, k, expanded);
-  }
+  const PlainSource<Bf16, true> source{reinterpret_cast<const Bf16*>(panel), kPanel};
+  multiply_source(source, t, rows, round_up(m.k, kPad), expanded);
 }
 
 template <class Queries>
@@ -93,7 +85,7 @@ struct FloatLevel {
   static void end() {}
   static OperandKind operand_kind(WeightKind kind) {
     if (kind == WeightKind::i8a8) return OperandKind::int8;
-    return kind == WeightKind::i8 ? OperandKind::int16 : OperandKind::wide;
+    return kind == WeightKind::bf16 ? OperandKind::wide : OperandKind::int16;
   }
   static constexpr auto panel_bytes = headrace::panel_bytes;
   static constexpr auto pack = headrace::pack;
@@ -121,10 +113,14 @@ struct FloatLevel {
           multiply_int8(m, panel, a, first, rows, sums);
           break;
         case OperandKind::int16:
-          multiply_int16(m, panel, a, first, rows, sums);
+          if (m.kind == WeightKind::i8) {
+            multiply_int16(m, panel, a, first, rows, sums);
+          } else {
+            multiply_groups(m, panel, a, first, rows, sums, reinterpret_cast<int16_t*>(expanded));
+          }
           break;
         case OperandKind::wide:
-          multiply_floats(m, panel, a, first, rows, sums, expanded);
+          multiply_bf16(m, panel, a, first, rows, sums, expanded);
           break;
       }
       finish(sink, first, rows, sums);

@@ -2,9 +2,9 @@
 //   bf16   bf16 [k][32]
 //   i8     float scales [32], int8 [k / 2][32][2]
 //   i8a8   float scales [32], int8 [k / 4][32][4]
-//   q8     groups of scales [32], int8 [32][32]
-//   q4     groups of scales [32], minimums [32], words [4][32]: nibble s of word i of a column is
-//          number 4 s + i of the group
+//   q8     groups of scales [32], int8 [16][32][2]
+//   q4     groups of scales [32], minimums [32], uint16 [4][32][2]: nibble s of half h of word i of
+//          a column is number 8 i + 2 s + h of the group
 // A block of the cache holds keys as [width][32 tokens] and values as [32 tokens][width], in bf16
 // or int8; after them, for int8, the 32 scales of the keys and those of the values.
 #pragma once
@@ -15,6 +15,9 @@
 
 namespace headrace {
 namespace {
+
+// How far before its use a weight is asked for; the processor itself stops at the end of a page.
+constexpr size_t kAhead = 4096;
 
 constexpr size_t kColumnScales = kPanel * sizeof(float);
 
@@ -46,12 +49,16 @@ inline size_t quant_place(WeightKind kind, int k, int c) {
     case WeightKind::i8a8:
       return kColumnScales + row / 4 * kPanel * 4 + column * 4 + row % 4;
     case WeightKind::q8:
-      return group * kQ8Group + kGroupScales + i * kPanel + column;
+      return group * kQ8Group + kGroupScales + i / 2 * kPanel * 2 + column * 2 + i % 2;
     case WeightKind::q4:
       break;
   }
-  return group * kQ4Group + 2 * kGroupScales + i % 4 * kPanel * 4 + column * 4 + i / 8;
+  return group * kQ4Group + 2 * kGroupScales + i / 8 * kPanel * 4 + column * 4 + i % 2 * 2 +
+         i % 8 / 4;
 }
+
+// Where in its byte the nibble of number k stands.
+constexpr int nibble_shift(int k) { return k / 2 % 2 * 4; }
 
 // Where the scale of a group of column c is; the minimum is kGroupScales further.
 inline size_t scale_place(WeightKind kind, int k, int c) {
@@ -66,7 +73,7 @@ inline void pack_quants(WeightKind kind, const Columns& in, uint8_t* panel) {
     for (int k = 0; k < in.k; k++) {
       uint8_t& out = panel[quant_place(kind, k, c)];
       if (kind == WeightKind::q4) {
-        out = static_cast<uint8_t>(out | (column[k] & 15) << (k % 8 < 4 ? 0 : 4));
+        out = static_cast<uint8_t>(out | (column[k] & 15) << nibble_shift(k));
       } else {
         out = static_cast<uint8_t>(column[k]);
       }
@@ -112,7 +119,7 @@ inline float read_number(WeightKind kind, const uint8_t* panel, int k, int c) {
   const uint8_t* group = panel + scale_place(kind, k, c);
   const float scale = from_scale(load_as<Scale>(group));
   if (kind == WeightKind::q8) return scale * q;
-  const int nibble = k % 8 < 4 ? *place & 15 : *place >> 4;
+  const int nibble = *place >> nibble_shift(k) & 15;
   const float minimum = from_scale(load_as<Scale>(group + kGroupScales));
   return fma(splat(scale), splat(static_cast<float>(nibble)), splat(minimum))[0];
 }

@@ -72,7 +72,7 @@ HEADRACE_INLINE void quantise_to_int16(Value value, int k, uint8_t* row) {
     for (int i = first; i < first + round_up(length, kPad); i += kGroup) {
       int32_t sum = 0;
       for (int j = i; j < i + kGroup; j++) sum += quants[j];
-      sums[i / kGroup] = scale * static_cast<float>(sum);
+      sums[i / kGroup] = static_cast<float>(sum);
     }
   }
 }

@@ -7,7 +7,7 @@ namespace {
 
 struct Scalar : FloatLevel {
   static constexpr const char* kIsa = "scalar";
-  static constexpr uint32_t kLayout = 4;
+  static constexpr uint32_t kLayout = 6;
 };
 constexpr Kernels kTable = make_table<Scalar>();
 
