@@ -96,6 +96,41 @@ async def test_a_stream_is_the_same_under_every_server(
         assert answer.headers["transfer-encoding"] == "chunked"
 
 
+async def test_the_head_of_a_stream_is_the_same_under_every_server(
+    registry: ScriptedRegistry, settings: Settings, worker: PlayedWorker
+) -> None:
+    heads = []
+    for protocol in (StreamingProtocol, "httptools"):
+        app = create_app(registry, settings)
+        config = uvicorn.Config(app, port=0, http=protocol, lifespan="off", log_config=None)
+        async with running(config) as url, httpx.AsyncClient(base_url=url, verify=False) as http:
+            headers = {"X-Request-ID": "one"}
+            answering = asyncio.create_task(
+                http.post("/v1/chat/completions", json=CHAT, headers=headers)
+            )
+            await until(lambda: worker.asked)
+            worker.say("Water")
+            worker.say(".", last=True)
+            worker.asked.clear()
+            answer = await answering
+            heads.append({**answer.headers, "date": ""})
+    assert heads[0] == heads[1]
+    assert heads[0]["x-headrace-version"] == "chat@1"
+    assert heads[0]["x-frame-options"] == "DENY"
+
+
+async def test_the_first_piece_is_sent_with_no_turn_of_the_loop(
+    url: str, worker: PlayedWorker
+) -> None:
+    async with connected(url) as (reader, writer):
+        writer.write(post(CHAT))
+        await until(lambda: worker.asked)
+        stream = worker.model._streams._streams[worker.asked[0]]
+        worker.say("first")
+        assert not stream._unread, "it was written and not kept"
+        await asyncio.wait_for(reader.readuntil(b"first"), 5)
+
+
 async def test_a_piece_is_sent_with_no_turn_of_the_loop(url: str, worker: PlayedWorker) -> None:
     async with connected(url) as (reader, writer):
         writer.write(post(CHAT))

@@ -11,7 +11,7 @@ from api.raw import connected, post, until
 from api.scripted import ScriptedModel, ScriptedRegistry, chunk_of
 from headrace.api.exchange import Exchange, attach
 from headrace.api.middleware import BODIES_ARRIVING, BodyLimit
-from headrace.errors import BodyTimeoutError, HeadraceError, UnavailableError
+from headrace.errors import BodyTimeoutError, BodyTooLargeError, HeadraceError, UnavailableError
 from headrace.generation import Chunk, GenerationRequest
 from headrace.telemetry.metrics import Metrics
 
@@ -163,6 +163,20 @@ async def test_a_body_that_comes_too_slowly_is_given_up() -> None:
     limit = BodyLimit(read_all, max_bytes=10, timeout=0.01)
     with pytest.raises(BodyTimeoutError):
         await limit(scope(), asyncio.Event().wait, refuse_to_send)
+
+
+async def test_a_body_that_is_there_at_once_is_measured_too() -> None:
+    class Connection:
+        def take_body(self) -> bytes:
+            return b"x" * 11
+
+    limit = BodyLimit(read_all, max_bytes=10)
+    with pytest.raises(BodyTooLargeError):
+        await limit(
+            {**scope(), "extensions": {"headrace.connection": Connection()}},
+            asyncio.Event().wait,
+            refuse_to_send,
+        )
 
 
 async def test_bodies_on_their_way_are_bounded_together_and_freed_at_their_end() -> None:

@@ -46,9 +46,10 @@ async def started(
     tmp_path: Path, *, settle: float = 0.0, patience: float = 20
 ) -> AsyncIterator[Process]:
     arguments = [str(SERVER), str(tmp_path), "0", str(settle), str(patience)]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, *arguments, stdout=asyncio.subprocess.PIPE
-    )
+    with (tmp_path / "stderr").open("wb") as stderr:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *arguments, stdout=asyncio.subprocess.PIPE, stderr=stderr
+        )
     try:
         url = (await asyncio.wait_for(process.stdout.readline(), 30)).decode().strip()
         async with httpx.AsyncClient(base_url=url, timeout=20, verify=False) as http:
@@ -101,6 +102,23 @@ async def test_what_does_not_end_in_time_is_cut_off_honestly(tmp_path: Path) -> 
         with contextlib.suppress(httpx.HTTPError):
             assert '"finish_reason":"' not in (await running).text
         assert await server.ended() == 0
+
+
+@pytest.mark.parametrize("forced", [False, True])
+async def test_the_last_answers_have_their_lines_in_the_log(
+    tmp_path: Path, *, forced: bool
+) -> None:
+    async with started(tmp_path) as server:
+        running = generate(server.http, "forever" if forced else "x")
+        await begun(server)
+        server.signal()
+        if forced:
+            await server.leaves()
+            server.signal()
+        await server.ended()
+        await asyncio.gather(running, return_exceptions=True)
+    lines = (tmp_path / "stderr").read_text().splitlines()
+    assert [line for line in lines if "http.request" in line and "/api/v1/generate" in line]
 
 
 async def test_a_second_signal_forces(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ async def read_json(request: Request, kind: type[T], deadline: float) -> T:
     _require_json(exchange)
     body = exchange.take_body()
     if body is None:
-        async with within(deadline):
+        with within(deadline):
             # Not request.body(), which would keep it for as long as the answer takes.
             body = b"".join([piece async for piece in request.stream()])
     return decode_json(body, kind)

@@ -3,10 +3,9 @@
 import math
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import cast
 
+import msgspec
 from starlette.types import Scope
 
 from headrace.errors import InvalidRequestError
@@ -17,14 +16,13 @@ TIMEOUT_HEADER = "X-Request-Timeout"
 Headers = tuple[tuple[bytes, bytes], ...]
 
 
-@dataclass(slots=True, kw_only=True)
-class Exchange:
+class Exchange(msgspec.Struct, kw_only=True):
     """Filled while a request is answered; read by the access log at its end."""
 
     request_id: str
-    request_headers: Mapping[bytes, bytes] = field(default_factory=dict)  # names in lower case
+    request_headers: dict[bytes, bytes] = {}  # names in lower case
     headers: Headers = ()  # of the answer, besides those that its route gives it
-    arrived: float = field(default_factory=time.monotonic)
+    arrived: float = msgspec.field(default_factory=time.monotonic)
     route: str | None = None
     body: bytes | None = None  # of the request, when it was there at once; for one reader
     status: int | None = None  # once the answer has begun

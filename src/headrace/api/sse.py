@@ -6,10 +6,10 @@ Headers wait for the first chunk, so that a refusal is still a status; a failure
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, Self, cast
 
+import msgspec
 import structlog
 from starlette.types import Receive, Scope, Send
 
@@ -53,8 +53,7 @@ class Wire(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
+class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """What one HTTP request asks for; its requests differ in their prompts only."""
 
     model: str
@@ -88,16 +87,14 @@ class GenerationResponse:
     async def _generate(self, exchange: Exchange, sender: "_Sender") -> None:
         """Hold the model until its last chunk, then send what does not need it any more."""
         work = self.generation
-        async with (
-            within(work.deadline),
-            self.serving.registry.acquire(work.model) as model,
-        ):
-            exchange.model_id = model.info.model_id
-            if work.stream:
-                async with self._attempt(model, exchange) as attempt:
-                    await sender.stream(attempt)
-            else:
-                attempt, collected = await self._collect(model, exchange)
+        with within(work.deadline):
+            async with self.serving.registry.acquire(work.model) as model:
+                exchange.model_id = model.info.model_id
+                if work.stream:
+                    async with self._attempt(model, exchange) as attempt:
+                        await sender.stream(attempt)
+                else:
+                    attempt, collected = await self._collect(model, exchange)
         attempt.meter.completed()
         usage = attempt.meter.usage
         exchange.prompt_tokens = usage.prompt_tokens

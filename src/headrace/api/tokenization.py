@@ -114,10 +114,11 @@ class TokenizationRoutes:
         question: Callable[[LanguageModel], Awaitable[msgspec.Struct]],
     ) -> Response:
         name = self.serving.resolve(request, name)
-        async with within(deadline), self.serving.registry.acquire(name) as model:
-            response = json_response(await question(model))
-            response.headers[VERSION_HEADER] = model.info.model_id
-            exchange_of(request.scope).model_id = model.info.model_id
+        with within(deadline):
+            async with self.serving.registry.acquire(name) as model:
+                response = json_response(await question(model))
+                response.headers[VERSION_HEADER] = model.info.model_id
+                exchange_of(request.scope).model_id = model.info.model_id
         return response
 
 

@@ -220,6 +220,7 @@ class Metrics:
         self._histograms: dict[str, dict[Labels, Histogram]] = {
             row.name: {} for row in TABLE if row.kind == "histogram"
         }
+        self._latencies: dict[Labels, ModelLatencies] = {}
 
     def http_request(self, *, method: str, route: str, status: int, seconds: float) -> None:
         self._count("http_requests_total", (method, route, f"{status // 100}xx"))
@@ -230,12 +231,15 @@ class Metrics:
 
     def latencies(self, model: str, version: str) -> ModelLatencies:
         labels = (model, version)
-        return ModelLatencies(
-            time_to_first_token=self._histogram("time_to_first_token_seconds", labels),
-            inter_token_latency=self._histogram("inter_token_latency_seconds", labels),
-            queue=self._histogram("request_queue_seconds", labels),
-            duration=self._histogram("request_duration_seconds", labels),
-        )
+        latencies = self._latencies.get(labels)
+        if latencies is None:
+            latencies = self._latencies[labels] = ModelLatencies(
+                time_to_first_token=self._histogram("time_to_first_token_seconds", labels),
+                inter_token_latency=self._histogram("inter_token_latency_seconds", labels),
+                queue=self._histogram("request_queue_seconds", labels),
+                duration=self._histogram("request_duration_seconds", labels),
+            )
+        return latencies
 
     def exposition(self, models: Sequence[ModelSample]) -> bytes:
         """Render everything in Prometheus' text format."""
