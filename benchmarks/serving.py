@@ -30,6 +30,7 @@ DEFAULT_SYSTEMS = (
     "headrace:bf16",
     "headrace:w8a16",
     "headrace:w8a8",
+    "headrace:w4a16",
     "openvino-genai:f16",
     "openvino-genai:q8_0",
     "llama.cpp:file",
@@ -69,6 +70,7 @@ def main() -> int:
     write(
         Results(
             date=datetime.now(UTC).strftime("%Y-%m-%d"),
+            model=model.stem,
             command=f"python benchmarks/serving.py {shlex.join(sys.argv[1:])}".strip(),
             machine=machine.describe(),
             plan=plan,
@@ -98,7 +100,8 @@ def parser() -> argparse.ArgumentParser:
     it.add_argument("--llama-server", default="llama-server", metavar="PATH")
     it.add_argument("--vllm", default="vllm", metavar="PATH")
     it.add_argument("--out", type=Path, default=Path(".cache/benchmarks"), metavar="FOLDER")
-    it.add_argument("--write", type=Path, metavar="DOCUMENT", help="replace its results section")
+    it.add_argument("--section", default="results", metavar="NAME", help="of the files written")
+    it.add_argument("--write", type=Path, metavar="DOCUMENT", help="replace its section")
     return it
 
 
@@ -129,13 +132,13 @@ def choose(options: argparse.Namespace, setup: Setup) -> tuple[list[System], dic
 
 
 def write(results: Results, options: argparse.Namespace) -> None:
-    (options.out / "results.json").write_bytes(
+    (options.out / f"{options.section}.json").write_bytes(
         msgspec.json.format(msgspec.json.encode(results), indent=1)
     )
     section = markdown(results, options.baseline)
-    (options.out / "results.md").write_text(section)
+    (options.out / f"{options.section}.md").write_text(section)
     if options.write is not None:
-        replace_section(options.write, section)
+        replace_section(options.write, options.section, section)
     print(section)
 
 

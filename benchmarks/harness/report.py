@@ -7,7 +7,6 @@ from statistics import median
 from harness.results import Level, Results, SystemResult
 from harness.summary import Percentiles
 
-BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 CLIENT_CPU_LIMIT = 0.2  # of a core: more than this is missing where the model computes
 IDLE_CPU_LIMIT = 0.05
 
@@ -28,14 +27,14 @@ def warnings(results: Results) -> Iterator[str]:
             yield from (f"{system.name} at {level.concurrency}: {w}." for w in _doubts(level))
 
 
-def replace_section(document: Path, section: str) -> None:
-    """Put `section` between the document's markers; ValueError when it has none."""
-    text = document.read_text()
-    head, begin, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
+def replace_section(document: Path, name: str, section: str) -> None:
+    """Put `section` between the document's markers of that name; ValueError when it has none."""
+    first, last = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+    head, begin, rest = document.read_text().partition(first)
+    _, end, tail = rest.partition(last)
     if not (begin and end):
-        raise ValueError(f"{document} has no {BEGIN} ... {END}")
-    document.write_text(f"{head}{BEGIN}\n\n{section}\n{END}{tail}")
+        raise ValueError(f"{document} has no {first} ... {last}")
+    document.write_text(f"{head}{first}\n\n{section}\n{last}{tail}")
 
 
 def _doubts(level: Level) -> Iterator[str]:
@@ -56,10 +55,11 @@ def _facts(results: Results) -> str:
     machine, plan = results.machine, results.plan
     features = ", ".join(machine.features) or "no vector extension that matters here"
     versions = ", ".join(f"{name} {number}" for name, number in results.versions.items())
+    rounds = "1 round" if plan.rounds == 1 else f"{plan.rounds} rounds"
     return (
-        f"{results.date}, {machine.cores} cores of {machine.cpu} ({features}), "
-        f"{machine.memory / 2**30:.0f} GiB. {plan.rounds} rounds, prompt {plan.prompt_tokens} "
-        f"tokens, {plan.output_tokens} output tokens. {versions}.\n\n"
+        f"{results.date}, {results.model}, {machine.cores} cores of {machine.cpu} ({features}), "
+        f"{machine.memory / 2**30:.0f} GiB. {rounds}, prompt {plan.prompt_tokens} tokens, "
+        f"{plan.output_tokens} output tokens. {versions}.\n\n"
         f"```\n{results.command}\n```"
     )
 

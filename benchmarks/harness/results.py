@@ -50,7 +50,10 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 class Results(msgspec.Struct, frozen=True):
+    """Everything that one run found; `model` is the name of its GGUF file."""
+
     date: str
+    model: str
     command: str
     machine: Machine
     plan: Plan

@@ -23,6 +23,7 @@ def results(*levels: Level, **more: Level) -> Results:
     named = {"peer": levels[0], "ours": levels[-1], **more}
     return Results(
         date="2026-11-21",
+        model="tiny",
         command="python benchmarks/serving.py",
         machine=Machine("a processor", 2, ["avx2"], 2**34),
         plan=Plan([4], 128, 128, 1, 10.0, 2),
@@ -82,11 +83,12 @@ def test_results_survive_their_file() -> None:
 
 def test_only_the_section_between_the_markers_is_replaced(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("before\n<!-- results:begin -->\nold\n<!-- results:end -->\nafter\n")
+    other = "<!-- other:begin -->\nkept\n<!-- other:end -->\n"
+    page.write_text(f"{other}<!-- results:begin -->\nold\n<!-- results:end -->\nafter\n")
     for section in ("first", "second"):
-        replace_section(page, section)
+        replace_section(page, "results", section)
     text = page.read_text()
-    assert text.startswith("before\n")
+    assert text.startswith(other)
     assert text.endswith("\nafter\n")
     assert "second" in text
     assert "old" not in text
@@ -97,5 +99,5 @@ def test_a_page_without_markers_is_left_alone(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("nothing here\n")
     with pytest.raises(ValueError, match="results:begin"):
-        replace_section(page, "new")
+        replace_section(page, "results", "new")
     assert page.read_text() == "nothing here\n"
