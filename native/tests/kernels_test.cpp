@@ -168,6 +168,34 @@ TEST_CASE("the greatest numbers of all do not overflow a chunk's sum") {
   });
 }
 
+TEST_CASE("the greatest weights and activations overflow no integer sum") {
+  for_each_kernels([](const Kernels& kernels) {
+    for (const WeightKind kind : kKinds) {
+      CAPTURE(static_cast<int>(kind));
+      const int rows = 7, k = 2 * kScaleChunk;
+      const auto quant = static_cast<int8_t>(kind == WeightKind::q4   ? 15
+                                             : kind == WeightKind::q8 ? -128
+                                                                      : -127);
+      const std::vector<float> values(static_cast<size_t>(kPanel) * k, quant);
+      const std::vector<int8_t> quants(values.size(), quant);
+      const std::vector<float> scales(values.size() / kGroup, 1.f), minimums(scales.size(), -8.f);
+      Packed b(kernels, kind, kPanel, k, 1);
+      kernels.pack(kind, {k, values.data(), quants.data(), scales.data(), minimums.data()},
+                   b.bytes.data());
+      Operands a(kernels, kind, rows, k, 1);
+      for (int r = 0; r < rows; r++) {
+        a.write(kernels, r, std::vector<float>(static_cast<size_t>(k), r % 2 ? -3.f : 3.f));
+      }
+      const std::vector<float> out = stored(kernels, b, a, rows, {rows});
+      const float weight = kind == WeightKind::q4 ? 15.f - 8.f : quant;
+      for (size_t i = 0; i < out.size(); i++) {
+        const float want = weight * static_cast<float>(k) * (i / kPanel % 2 ? -3.f : 3.f);
+        REQUIRE(std::fabs(out[i] - want) <= 1e-5f * std::fabs(want));
+      }
+    }
+  });
+}
+
 TEST_CASE("a bias and what is there already are added") {
   for_each_kernels([](const Kernels& kernels) {
     const int rows = 9, n = 50, k = 128;
