@@ -80,67 +80,112 @@ inline Chunk find_chunk(const Attention& a, const AttentionItem& item, int index
   return c;
 }
 
-// Walks through the keys and values of the thread's next item, some lines at a time.
-struct CachePrefetch {
-  Chunk chunk;
-  size_t bytes = 0, place = 0;
-  int block = 0;
-
-  CachePrefetch(const Attention& a, const AttentionItem* next) {
-    chunk.num_blocks = 0;
-    if (next && next->num_rows) chunk = find_chunk(a, *next, next->first_chunk);
-    bytes = a.head_bytes;
-  }
-  HEADRACE_INLINE void some(int lines) {
-    if (block >= chunk.num_blocks) return;
-    const uint8_t* p = chunk.blocks[block] + place;
-    for (int i = 0; i < lines; i++) prefetch(p + i * 64);  // past the end does no harm
-    place += static_cast<size_t>(lines) * 64;
-    if (place >= bytes) {
-      place = 0;
-      block++;
-    }
-  }
-};
-
-// Scores [i, i + kLanes) of a row, minus infinity where it sees nothing.
-HEADRACE_INLINE Floats seen_scores(const float* scores, int i, Range seen) {
-  const Floats v = load(scores + i);
-  if (i >= seen.begin && i + kLanes <= seen.end) return v;
-  alignas(64) float lanes[kLanes];
-  store(lanes, v);
-  for (int j = 0; j < kLanes; j++) {
-    if (i + j < seen.begin || i + j >= seen.end) lanes[j] = -kInfinity;
-  }
-  return load(lanes);
+// Where the values of a block of one head begin: after the keys, which are as many.
+inline size_t values_place(CacheKind cache, int width) {
+  return kBlock * static_cast<size_t>(width) * (cache == CacheKind::bf16 ? sizeof(Bf16) : 1);
 }
 
-// The exponentials of a row's scores, against its own maximum, zeros where it sees nothing; those
-// stored are multiplied by the values' scales where there are any. Keys [begin, end), in blocks.
-template <class Wide>
-void softmax(const float* scores, Range seen, int begin, int end, float scale,
-             const float* const* value_scales, Wide* out, float* state) {
-  const int first = seen.begin / kLanes * kLanes;
+// What a thread asks memory for while it computes. The cache is read piece by piece: the keys of a
+// chunk's blocks, then their values, then the same of the chunk that follows.
+class CachePrefetch {
+ public:
+  CachePrefetch(const Attention& a, const Chunk& now, const Chunk& following)
+      : bytes_(values_place(a.cache, a.width)),
+        distance_(bytes_ < kAheadBytes ? static_cast<int>(kAheadBytes / bytes_) : 1),
+        walked_(distance_) {
+    add(now);
+    add(following);
+    for (int b = 0; a.cache == CacheKind::i8 && b < following.num_blocks; b++) {
+      for (int i = 0; i < kScaleLines; i++) prefetch(following.blocks[b] + 2 * bytes_ + i * 64);
+    }
+  }
+
+  // Called when a piece is begun: the one to ask for meanwhile, as large. At the end there is none,
+  // and to ask again for what is here does no harm.
+  const uint8_t* piece() {
+    const int now = begun_++;
+    return pieces_[now + distance_ < num_pieces_ ? now + distance_ : now];
+  }
+
+  // For whoever does not read piece by piece: the next lines of the same pieces.
+  HEADRACE_INLINE void some(int lines) {
+    if (walked_ >= num_pieces_) return;
+    const uint8_t* p = pieces_[walked_] + place_;
+    for (int i = 0; i < lines; i++) prefetch(p + i * 64);  // past the end does no harm
+    place_ += static_cast<size_t>(lines) * 64;
+    if (place_ >= bytes_) {
+      place_ = 0;
+      walked_++;
+    }
+  }
+
+ private:
+  static constexpr size_t kAheadBytes = 8192;
+  static constexpr int kScaleLines = 2 * kBlock * sizeof(float) / 64;
+
+  void add(const Chunk& chunk) {
+    for (int b = 0; b < chunk.num_blocks; b++) {
+      pieces_[num_pieces_ + b] = chunk.blocks[b];
+      pieces_[num_pieces_ + chunk.num_blocks + b] = chunk.blocks[b] + bytes_;
+    }
+    num_pieces_ += 2 * chunk.num_blocks;
+  }
+
+  const uint8_t* pieces_[4 * kChunkBlocks];
+  size_t bytes_, place_ = 0;
+  int num_pieces_ = 0, begun_ = 0;
+  int distance_;  // in pieces
+  int walked_;
+};
+
+// Minus infinity for the keys that a row does not see beside those that it does, in their vectors.
+inline void hide_unseen(float* scores, Range seen) {
+  for (int i = seen.begin / kLanes * kLanes; i < seen.begin; i++) scores[i] = -kInfinity;
+  for (int i = seen.end; i % kLanes; i++) scores[i] = -kInfinity;
+}
+
+inline float largest_score(const float* scores, int begin, int end) {
   Floats peak = splat(-kInfinity);
-  for (int i = first; i < seen.end; i += kLanes) peak = max(seen_scores(scores, i, seen), peak);
-  const float most = largest(peak);
+  for (int i = begin; i < end; i += kLanes) peak = max(load(scores + i), peak);
+  return largest(peak);
+}
+
+// Writes the exponentials of scores [begin, end), each multiplied by its value's scale where there
+// are any; returns their sum, before that. value_scales: of each block from first_block on.
+template <bool kScaled, class Wide>
+float exponentials(const float* scores, int begin, int end, float most, float scale,
+                   const float* const* value_scales, int first_block, Wide* out) {
   const Floats factor = splat(scale * kLog2E);
   Floats total = {};
-  for (int i = begin; i < first && i < end; i += kLanes) store(out + i, Floats{});
-  for (int i = first; i < seen.end; i += kLanes) {
-    Floats p = exp2((seen_scores(scores, i, seen) - most) * factor);
+  for (int i = begin; i < end; i += kLanes) {
+    Floats p = exp2_down((load(scores + i) - most) * factor);
     total += p;
-    // A slot nobody wrote may hold any scale.
-    if (value_scales) {
-      const Floats v = load(value_scales[(i - begin) / kBlock] + i % kBlock);
-      p = p > 0.f ? p * v : Floats{};
+    if constexpr (kScaled) {  // a slot nobody wrote may hold any scale
+      p = p > 0.f ? p * load(value_scales[i / kBlock - first_block] + i % kBlock) : Floats{};
     }
     store(out + i, p);
   }
-  const int after = seen.begin < seen.end ? (seen.end + kLanes - 1) / kLanes * kLanes : begin;
-  for (int i = after; i < end; i += kLanes) store(out + i, Floats{});
+  return sum(total);
+}
+
+// The exponentials of a row's scores against its own maximum, zeros where it sees nothing; blocks
+// [first_block, last_block) of the chunk.
+template <class Wide>
+void softmax(float* scores, Range seen, int first_block, int last_block, float scale,
+             const float* const* value_scales, Wide* out, float* state) {
+  const int end = last_block * kBlock;
+  const bool empty = seen.begin >= seen.end;
+  const int first = empty ? end : seen.begin / kLanes * kLanes;
+  const int last = empty ? end : round_up(seen.end, kLanes);
+  if (!empty) hide_unseen(scores, seen);
+  const float most = largest_score(scores, first, last);
+  for (int i = first_block * kBlock; i < first; i += kLanes) store(out + i, Floats{});
+  for (int i = last; i < end; i += kLanes) store(out + i, Floats{});
   state[0] = most * scale;
-  state[1] = sum(total);
+  state[1] =
+      value_scales
+          ? exponentials<true>(scores, first, last, most, scale, value_scales, first_block, out)
+          : exponentials<false>(scores, first, last, most, scale, value_scales, first_block, out);
 }
 
 // Folds a chunk's sums (width numbers, max, sum of exponentials) into the row's. Never inlined: the
@@ -202,18 +247,28 @@ void attend_chunk(const Attention& a, const AttentionItem& item, const Chunk& ch
   }
   Level::scores(a.cache, chunk, a.width, queries, item.num_rows, s.scores, s.rest, ahead);
   const float* scales[kChunkBlocks];
+  const bool scaled = a.cache == CacheKind::i8;
   for (int b = 0; b < chunk.num_blocks; b++) {
-    scales[b] = a.cache == CacheKind::i8 ? Level::value_scales(chunk.blocks[b], a.width) : nullptr;
+    scales[b] = scaled ? Level::value_scales(chunk.blocks[b], a.width) : nullptr;
   }
   Wide* p = reinterpret_cast<Wide*>(s.probabilities);
-  const int begin = chunk.first_block * kBlock, end = begin + chunk.num_blocks * kBlock;
   for (int r = 0; r < item.num_rows; r++) {
     const Range seen = visible(a, position(item, group, r), chunk.first_key);
-    softmax(s.scores + r * kChunk, seen, begin, end, a.scale,
-            a.cache == CacheKind::i8 ? scales : nullptr, p + r * kChunk,
+    softmax(s.scores + r * kChunk, seen, chunk.first_block, chunk.first_block + chunk.num_blocks,
+            a.scale, scaled ? scales : nullptr, p + r * kChunk,
             s.chunk + static_cast<size_t>(r) * row + a.width);
   }
   Level::weigh(a.cache, chunk, a.width, p, item.num_rows, s.chunk, row, s.rest, ahead);
+}
+
+// The chunk that the thread reads after this one of the item.
+inline Chunk find_following(const Attention& a, const AttentionItem& item, int chunk,
+                            const AttentionItem* next) {
+  if (chunk + 1 < item.last_chunk) return find_chunk(a, item, chunk + 1);
+  if (next && next->num_rows) return find_chunk(a, *next, next->first_chunk);
+  Chunk none;
+  none.num_blocks = 0;
+  return none;
 }
 
 template <class Level>
@@ -222,14 +277,16 @@ void attend(const Attention& a, const AttentionItem& item, const AttentionItem* 
   const AttentionScratch s = cut_scratch(scratch, a.width);
   const int group = a.num_heads / a.num_kv_heads;
   const size_t row = static_cast<size_t>(a.width) + kState;
-  CachePrefetch ahead(a, next);
   for (int r = 0; r < item.num_rows; r++) {
     clear_state(s.total + static_cast<size_t>(r) * row, a.width);
     if (item.partials) clear_state(item.partials + static_cast<size_t>(r) * row, a.width);
   }
+  Chunk following = find_chunk(a, item, item.first_chunk);
   for (int c = item.first_chunk; c < item.last_chunk; c++) {
-    const Chunk chunk = find_chunk(a, item, c);
+    const Chunk chunk = following;
+    following = find_following(a, item, c, next);
     if (!chunk.num_blocks) continue;
+    CachePrefetch ahead(a, chunk, following);
     attend_chunk<Level>(a, item, chunk, s, ahead);
     float* total = item.partials ? item.partials : s.total;
     for (int r = 0; r < item.num_rows; r++) {

@@ -1,7 +1,7 @@
 // A level with float operands: everything but the int8 product is the same for every vector width.
 #pragma once
 
-#include "attention.h"
+#include "float_attention.h"
 #include "float_mm.h"
 #include "int16_groups.h"
 #include "int16_mm.h"
@@ -59,26 +59,7 @@ inline void multiply_bf16(const Matrix& m, const uint8_t* panel, const Operand& 
   multiply_source(source, t, rows, round_up(m.k, kPad), expanded);
 }
 
-template <class Queries>
-void gather_queries(const Queries& queries, int rows, int width, float* out) {
-  for (int r = 0; r < rows; r++) {
-    memcpy(out + static_cast<size_t>(r) * static_cast<size_t>(width), queries[r],
-           static_cast<size_t>(width) * sizeof(float));
-  }
-}
-
-// Products with one block of the cache: straight from it for few rows, else from floats.
-template <class Number>
-void multiply_block(const Number* block, int stride, const Tile& t, int rows, int k, bool fresh,
-                    float* expanded) {
-  const PlainSource<Number> source{block, static_cast<size_t>(stride)};
-  if (rows <= kTileRows) return tile(source, t, rows, stride, 0, k, fresh);
-  expand(source, stride, 0, k, expanded);
-  const PlainSource<float> floats{expanded, static_cast<size_t>(stride)};
-  tile(floats, t, rows, stride, 0, k, fresh);
-}
-
-struct FloatLevel {
+struct FloatLevel : FloatAttention {
   using Wide = float;
   static constexpr int kFirstOperandRows = 1;
   static void begin() {}
@@ -90,14 +71,10 @@ struct FloatLevel {
   static constexpr auto panel_bytes = headrace::panel_bytes;
   static constexpr auto pack = headrace::pack;
   static constexpr auto read_column = headrace::read_column;
-  static constexpr auto head_bytes = headrace::head_bytes;
-  static constexpr auto put_key = headrace::put_key;
-  static constexpr auto put_value = headrace::put_value;
-  static constexpr auto value_scales = headrace::value_scales;
 
   static size_t scratch_bytes(int /*max_k*/, int width) {
     const size_t product = (kRowBlock + kDepth) * kPanel * sizeof(float);
-    const size_t heads = 2 * kBlock * static_cast<size_t>(width) * sizeof(float);
+    const size_t heads = attention_scratch_bytes(width);
     return product > heads ? product : heads;
   }
 
@@ -124,49 +101,6 @@ struct FloatLevel {
           break;
       }
       finish(sink, first, rows, sums);
-    }
-  }
-
-  static void scores(CacheKind cache, const Chunk& chunk, int width, const uint8_t* const* queries,
-                     int rows, float* out, uint8_t* rest, CachePrefetch& ahead) {
-    float* q = reinterpret_cast<float*>(rest);
-    float* expanded = q + kQueryRows * width;
-    gather_queries(queries, rows, width, q);
-    for (int b = 0; b < chunk.num_blocks; b++) {
-      const uint8_t* keys = chunk.blocks[b];
-      const Tile t{q, static_cast<size_t>(width), out + (chunk.first_block + b) * kBlock, kChunk};
-      ahead.some(16);
-      if (cache == CacheKind::bf16) {
-        multiply_block(reinterpret_cast<const Bf16*>(keys), kBlock, t, rows, width, true, expanded);
-        continue;
-      }
-      multiply_block(reinterpret_cast<const int8_t*>(keys), kBlock, t, rows, width, true, expanded);
-      const float* scales = key_scales(keys, width);
-      for (int r = 0; r < rows; r++) {
-        for (int c = 0; c < kBlock; c += kLanes) {
-          float* s = t.sums + static_cast<size_t>(r) * kChunk + c;
-          store(s, load(s) * load(scales + c));
-        }
-      }
-    }
-  }
-
-  static void weigh(CacheKind cache, const Chunk& chunk, int width, const float* p, int rows,
-                    float* out, size_t out_stride, uint8_t* rest, CachePrefetch& ahead) {
-    float* expanded = reinterpret_cast<float*>(rest);
-    for (int b = 0; b < chunk.num_blocks; b++) {
-      const int first = (chunk.first_block + b) * kBlock;
-      const int keys = chunk.num_keys - first < kBlock ? chunk.num_keys - first : kBlock;
-      const Tile t{p + first, kChunk, out, out_stride};
-      const size_t values = static_cast<size_t>(kBlock) * static_cast<size_t>(width);
-      ahead.some(16);
-      if (cache == CacheKind::bf16) {
-        const Bf16* block = reinterpret_cast<const Bf16*>(chunk.blocks[b]) + values;
-        multiply_block(block, width, t, rows, keys, b == 0, expanded);
-      } else {
-        const int8_t* block = reinterpret_cast<const int8_t*>(chunk.blocks[b]) + values;
-        multiply_block(block, width, t, rows, keys, b == 0, expanded);
-      }
     }
   }
 };

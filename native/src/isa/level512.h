@@ -136,13 +136,14 @@ struct Level512 {
     const size_t row_bytes = as_size(width) * sizeof(Bf16);
     for (int r = 0; r < rows; r++) memcpy(rest + as_size(r) * row_bytes, queries[r], row_bytes);
     uint8_t* steps = rest + kQueryRows * row_bytes;
+    const int lines = lines_a_part(cache);
     for (int b = 0; b < chunk.num_blocks; b++) {
       const uint8_t* keys = chunk.blocks[b];
       float* out = scores + (chunk.first_block + b) * kBlock;
       if (cache == CacheKind::i8) keys = expand_groups(keys, width / kGroup, steps);
       Machine::template multiply<false>(
           rest, row_bytes, Linear{keys}, width / kGroup, rows, reinterpret_cast<uint8_t*>(out),
-          kChunk * sizeof(float), [&](int, int) { ahead.some(2); }, false);
+          kChunk * sizeof(float), [&](int, int) { ahead.some(lines); }, false);
       if (cache == CacheKind::i8) scale_scores(chunk.blocks[b], width, rows, out);
     }
   }
@@ -163,12 +164,13 @@ struct Level512 {
       }
     }
     const uint8_t* weights = reinterpret_cast<const uint8_t*>(p + chunk.first_block * kBlock);
+    const int lines = lines_a_part(cache);
     for (int i = 0; i < width; i += 32) {
       const size_t place = as_size(i / 32) * kStep;
       Machine::template multiply<false>(
           weights, kChunk * sizeof(Wide), [&](int k) { return values[k] + place; },
           chunk.num_blocks, rows, reinterpret_cast<uint8_t*>(out + i), out_stride * sizeof(float),
-          [&](int, int) { ahead.some(2); }, false);
+          [&](int, int) { ahead.some(lines); }, false);
     }
   }
 
@@ -370,6 +372,11 @@ struct Level512 {
   static void put_scale(uint8_t* head, int width, int index, float scale) {
     store_as(head + 2 * kBlock * as_size(width) + as_size(index) * sizeof scale,
              scale * Machine::kCodeUnit);
+  }
+
+  // Of the cache, to be fetched in each of the four parts of a step: as many as a step holds.
+  static constexpr int lines_a_part(CacheKind cache) {
+    return static_cast<int>(kStep / 64 / 4) / (cache == CacheKind::bf16 ? 1 : 2);
   }
 
   static void scale_scores(const uint8_t* block, int width, int rows, float* scores) {

@@ -148,10 +148,10 @@ HEADRACE_INLINE Bytes to_bytes(Floats v) {
   return __builtin_convertvector(round_to_int(limited), Bytes);
 }
 
-// 2^x to about 1e-7; 0 for x <= -126 and for a NaN, 2^127 and a little from 127 on.
-HEADRACE_INLINE Floats exp2(Floats x) {
+// 2^x to about 1e-7 for x <= 127; 0 for x <= -126 and for a NaN.
+HEADRACE_INLINE Floats exp2_down(Floats x) {
   const Floats low = splat(-126.f);
-  const Floats limited = min(max(x, low), splat(127.f));
+  const Floats limited = max(x, low);
   const Floats shifted = limited + 12582912.f;
   const Floats f = limited - (shifted - 12582912.f);
   Floats r = splat(1.54035304e-4f);
@@ -164,6 +164,8 @@ HEADRACE_INLINE Floats exp2(Floats x) {
   r = (Floats)((Ints)r + ((Ints)shifted << 23));
   return x > low ? r : Floats{};
 }
+// The same; 2^127 and a little from 127 on.
+HEADRACE_INLINE Floats exp2(Floats x) { return exp2_down(min(splat(127.f), x)); }
 HEADRACE_INLINE Floats exp(Floats x) { return exp2(x * kLog2E); }
 
 HEADRACE_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
