@@ -104,7 +104,8 @@ struct Model::State {
   std::unique_ptr<AttentionPlan> last_plan;
   std::vector<uint32_t> written;  // [num_blocks]: the last step that writes to a block
   uint32_t step_number = 0;
-  bool few = false, fuse_rope = false, all_rows = false;
+  bool few = false, all_rows = false;
+  bool fuse_rope = false;  // every attention item has all rows of its sequence, and rotates them
 
   PartTicks ticks;
   uint64_t first_ticks = 0;
@@ -124,6 +125,8 @@ struct Model::State {
   void check(const StepInput&, const StepOutput&);
   void check_sequences(const StepInput&);
   void check_blocks(const StepInput&, int sequence);
+  int first_block(int num_computed) const;
+  bool reads_no_new_block(const StepInput&) const;
   void plan(const StepInput&, const StepOutput&);
   const AttentionPlan& plan_of(const Layer&) const;
 };

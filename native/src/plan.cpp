@@ -7,12 +7,9 @@
 namespace headrace {
 namespace {
 
-// Reading a chunk's keys and values takes about as long as multiplying them by this many rows.
+// Reading a block's keys and values takes about as long as multiplying them by this many rows.
 constexpr int64_t kReadCost = 8;
-
-int64_t cost_of(const AttentionItem& item) {
-  return (item.last_chunk - item.first_chunk) * (kReadCost + item.num_rows);
-}
+constexpr int kChunkBlocks = kChunk / kBlock;
 
 }  // namespace
 
@@ -23,6 +20,17 @@ AttentionPlan::AttentionPlan(const PlanShape& shape, int window, size_t max_item
   items_.reserve(max_items + max_partials);
   dealt_.reserve(max_items + max_partials);
   splits_.reserve(max_partials);
+}
+
+// Of the blocks in the item's chunks that one of its rows sees.
+int64_t AttentionPlan::cost_of(const AttentionItem& item) const {
+  const int group = shape_.num_heads / shape_.num_kv_heads;
+  const int first = item.num_computed + item.first_row / group;
+  const int last = item.num_computed + (item.first_row + item.num_rows - 1) / group;
+  const int oldest = window_ && first >= window_ ? first - window_ + 1 : 0;
+  const int begin = std::max(oldest / kBlock, item.first_chunk * kChunkBlocks);
+  const int end = std::min(last / kBlock + 1, item.last_chunk * kChunkBlocks);
+  return (end - begin) * (kReadCost + item.num_rows);
 }
 
 void AttentionPlan::add_whole(const Segment& segment) {

@@ -55,6 +55,7 @@ class AttentionPlan {
   std::span<const SplitRow> splits() const { return splits_; }
 
  private:
+  int64_t cost_of(const AttentionItem&) const;
   void add_whole(const Segment&);
   void split(const AttentionWork&, float* partials);
   void deal();

@@ -230,10 +230,11 @@ class Walk {
                          s_.query_bytes;
   }
 
+  // queries: of this token, [num_heads].
   void rotate(const Layer& layer, int token, int kv_head, uint8_t* queries) const {
     const HeadTransform t = transform(layer, layer.q_norm, token);
     for (int h = kv_head * s_.group; h < (kv_head + 1) * s_.group; h++) {
-      k_.rotate_query(head_of(token, h), t, query_of(queries, token, h));
+      k_.rotate_query(head_of(token, h), t, query_of(queries, 0, h));
     }
   }
 
@@ -258,16 +259,18 @@ class Walk {
     const int per = std::clamp(total / (s_.team.size() * 8), 1, 8 * heads);
     phase(&PartTicks::rope, ceil_div(total, per), [&](int, int unit, int) {
       for (int i = unit * per; i < std::min(total, (unit + 1) * per); i++) {
-        rotate(layer, i / heads, i % heads, s_.queries);
+        rotate(layer, i / heads, i % heads, query_of(s_.queries, i / heads, 0));
         store(layer, i / heads, i % heads);
       }
     });
   }
 
-  // The only sequence's: the item that reads a new key is the one that stores it.
+  // An item whose rows are all of its sequence's: it rotates their queries for itself and stores
+  // the new keys that it reads.
   void rope_item(const Layer& layer, const AttentionItem& item) const {
-    for (int token = 0; token < rows_; token++) {
-      rotate(layer, token, item.kv_head, mine_.queries);
+    for (int i = 0; i < item.num_rows / s_.group; i++) {
+      const int token = item.first_token + i;
+      rotate(layer, token, item.kv_head, query_of(mine_.queries, i, 0));
       const int chunk = s_.positions[static_cast<size_t>(token)] / kChunk;
       if (chunk >= item.first_chunk && chunk < item.last_chunk) store(layer, token, item.kv_head);
     }
@@ -285,7 +288,7 @@ class Walk {
     a.kv = layer.kv;
     a.block_bytes = s_.block_bytes;
     a.head_bytes = s_.head_bytes;
-    a.queries = s_.fuse_rope ? mine_.queries : s_.queries;
+    a.queries = s_.queries;
     a.out = s_.attended.rows(s_.takes_wide(layer.o));
     return a;
   }
@@ -311,16 +314,26 @@ class Walk {
     phase(&PartTicks::attention, total + gather, [&](int, int unit, int next) {
       if (unit == total) return gather_x();
       const AttentionWork& work = items[static_cast<size_t>(unit)];
-      if (s_.fuse_rope) rope_item(layer, work.item);
-      Attention a = attention(layer);
-      a.queries = query_of(const_cast<uint8_t*>(a.queries), work.token_shift, 0);
       const bool known = next >= 0 && next < total;
-      k_.attend(a, work.item, known ? &items[static_cast<size_t>(next)].item : nullptr,
-                mine_.scratch);
+      attend_item(layer, work, known ? &items[static_cast<size_t>(next)].item : nullptr);
     });
     if (!gather) return;
     std::swap(x_, other_x_);
     rows_ = s_.input.num_rows;
+  }
+
+  void attend_item(const Layer& layer, const AttentionWork& work, const AttentionItem* next) const {
+    AttentionItem item = work.item;
+    Attention a = attention(layer);
+    if (s_.fuse_rope) {
+      rope_item(layer, item);
+      a.queries = mine_.queries;
+      a.out.data += static_cast<size_t>(item.first_token) * a.out.row_bytes;
+      item.first_token = 0;
+    } else {
+      a.queries = query_of(s_.queries, work.token_shift, 0);
+    }
+    k_.attend(a, item, next, mine_.scratch);
   }
 
   void gather_x() const {

@@ -49,6 +49,11 @@ void check_masks(const StepInput& in, int vocab_size) {
 
 }  // namespace
 
+// What lies before every layer's window is never read.
+int Model::State::first_block(int num_computed) const {
+  return all_windows ? std::max(0, num_computed - largest_window + 1) / kBlock : 0;
+}
+
 void Model::State::check_blocks(const StepInput& in, int sequence) {
   const int computed = in.num_computed[sequence];
   const int end = (computed + in.num_new[sequence] + kBlock - 1) / kBlock;
@@ -56,11 +61,9 @@ void Model::State::check_blocks(const StepInput& in, int sequence) {
     refuse("block_tables", place("sequence", sequence) + "needs " + std::to_string(end) +
                                " blocks, has " + std::to_string(in.table_stride));
   }
-  // What lies before every layer's window is never read.
-  const int oldest = all_windows ? std::max(0, computed - largest_window + 1) : 0;
   const int32_t* table =
       in.block_tables + static_cast<size_t>(sequence) * static_cast<size_t>(in.table_stride);
-  for (int b = oldest / kBlock; b < end; b++) {
+  for (int b = first_block(computed); b < end; b++) {
     if (table[b] < 0 || table[b] >= options.num_blocks) {
       refuse("block_tables", place("sequence", sequence) + "has block " + std::to_string(table[b]) +
                                  " of " + std::to_string(options.num_blocks));
@@ -123,6 +126,18 @@ void Model::State::check(const StepInput& in, const StepOutput& out) {
   }
 }
 
+// Whether no sequence reads as computed what another one computes in this step.
+bool Model::State::reads_no_new_block(const StepInput& in) const {
+  for (int s = 0; s < in.num_seqs; s++) {
+    const int32_t* table =
+        in.block_tables + static_cast<size_t>(s) * static_cast<size_t>(in.table_stride);
+    for (int b = first_block(in.num_computed[s]); b < in.num_computed[s] / kBlock; b++) {
+      if (written[static_cast<size_t>(table[b])] == step_number) return false;
+    }
+  }
+  return true;
+}
+
 void Model::State::plan(const StepInput& in, const StepOutput& out) {
   input = in;
   output = out;
@@ -130,12 +145,13 @@ void Model::State::plan(const StepInput& in, const StepOutput& out) {
   last_segments.clear();
   all_rows = in.num_rows == in.num_tokens;
   few = in.num_tokens <= kFewTokens && in.num_tokens * spec.hidden_size <= kFewNumbers;
-  fuse_rope = few && in.num_seqs == 1 && all_rows && in.num_tokens * group <= kQueryRows;
+  fuse_rope = all_rows && reads_no_new_block(in);
   int token = 0, row = 0;
   for (int s = 0; s < in.num_seqs; s++) {
     const int32_t* table =
         in.block_tables + static_cast<size_t>(s) * static_cast<size_t>(in.table_stride);
     segments.push_back({table, token, in.num_new[s], in.num_computed[s], token});
+    fuse_rope &= in.num_new[s] <= kFewTokens && in.num_new[s] * group <= kQueryRows;
     for (int end = token + in.num_new[s], first = token; token < end; token++) {
       sequences[static_cast<size_t>(token)] = s;
       positions[static_cast<size_t>(token)] = in.num_computed[s] + token - first;

@@ -269,6 +269,39 @@ TEST_CASE("twelve ragged sequences mixed at random are each as alone") {
   });
 }
 
+TEST_CASE("sequences of a few new tokens each are each as alone") {
+  for_each_mode([](const Kernels& kernels, const TinyModel& tiny, const Mode& mode) {
+    const auto model = load_tiny(tiny, kernels, mode.kinds, options(2, mode.cache));
+    Driver mixed(*model, tiny.spec, 13);
+    std::vector<Sequence*> sequences;
+    for (unsigned i = 0; i < 9; i++) {
+      sequences.push_back(&mixed.add(random_tokens(i == 4 ? kLong : 20 + static_cast<int>(i), i)));
+    }
+    mixed.step({{sequences[4], 250}});
+    mixed.mix(4, 4);
+    for (const Sequence* sequence : sequences) {
+      check_same(sequence->rows, whole(*model, tiny.spec, sequence->tokens, 78));
+    }
+  });
+}
+
+TEST_CASE("a sequence reads what another one computes in the same step") {
+  for_each_mode([](const Kernels& kernels, const TinyModel& tiny, const Mode& mode) {
+    const auto model = load_tiny(tiny, kernels, mode.kinds, options(1, mode.cache));
+    const auto tokens = random_tokens(kBlock + 2, 8);
+    const auto expected = whole(*model, tiny.spec, tokens);
+    Driver driver(*model, tiny.spec, 5);
+    Sequence& writer = driver.add(tokens);
+    Sequence& reader = driver.add(tokens);
+    driver.step({{&writer, kBlock - 2}});
+    reader.table[0] = writer.table[0];
+    reader.computed = kBlock;
+    driver.step({{&writer, 2}, {&reader, 2}});
+    check_same(reader.rows, expected);
+    check_same(writer.rows, expected);
+  });
+}
+
 TEST_CASE("any number of threads gives the same bits") {
   for_each_mode([](const Kernels& kernels, const TinyModel& tiny, const Mode& mode) {
     std::vector<std::map<int, Row>> all;
