@@ -15,10 +15,15 @@ from harness.connection import Connection, OnBody, StaleConnectionError
 from harness.load import Sample
 
 STATUS_OK = 200
+STATUS_NOT_YET = 503
 
 
 class ServerError(Exception):
-    """The server answered, but not with what was asked for."""
+    """The server answered, but not with what was asked for; `is_final` when waiting is no help."""
+
+    def __init__(self, message: str, *, is_final: bool = False) -> None:
+        super().__init__(message)
+        self.is_final = is_final
 
 
 class HttpClient:
@@ -94,7 +99,9 @@ class CompletionClient:
         try:
             stream.check(await self._http.exchange("POST", "/v1/completions", stream.feed, body))
         except (OSError, ServerError, TimeoutError, httptools.HttpParserError) as error:
-            return Sample(sent, stream.arrivals, error=f"{type(error).__name__}: {error}")
+            is_final = isinstance(error, ServerError) and error.is_final
+            reason = f"{type(error).__name__}: {error}"
+            return Sample(sent, stream.arrivals, error=reason, is_final=is_final)
         usage = stream.usage
         return Sample(sent, stream.arrivals, usage.prompt_tokens, usage.completion_tokens)
 
@@ -153,7 +160,7 @@ class CompletionStream:
         """Raise ServerError unless this was a whole stream that carried its usage."""
         if status != STATUS_OK:
             detail = (self._other + self._rest)[:300].decode(errors="replace")
-            raise ServerError(f"HTTP {status}: {detail}")
+            raise ServerError(f"HTTP {status}: {detail}", is_final=status != STATUS_NOT_YET)
         if self._error is not None:
             raise ServerError(f"the stream carried an error: {self._error}")
         if not self._is_done:

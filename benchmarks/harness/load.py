@@ -21,13 +21,17 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One request on the monotonic clock; `arrivals` are the moments at which text came."""
+    """One request on the monotonic clock; `arrivals` are the moments at which text came.
+
+    An error is final when the server refused the request for good.
+    """
 
     sent: float
     arrivals: list[float]
     prompt_tokens: int = 0
     completion_tokens: int = 0
     error: str | None = None
+    is_final: bool = False
 
 
 class Run(msgspec.Struct, frozen=True):

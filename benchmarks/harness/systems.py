@@ -146,6 +146,8 @@ class Server:
             return None
         if self._command is not None:
             self._command.check()
+        if sample.is_final:
+            raise StartError(f"refused the first request: {sample.error}")
         await asyncio.sleep(POLL_INTERVAL)
         return sample.error
 

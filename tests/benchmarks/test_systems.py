@@ -1,3 +1,4 @@
+import asyncio
 import os
 import sys
 from pathlib import Path
@@ -67,6 +68,20 @@ async def test_a_server_that_ends_at_its_start_is_an_error_that_names_its_log(
         await server.start()
     await server.close()
     assert "no model" in log.read_text()
+
+
+@pytest.mark.parametrize("not_yet", [0, 3])
+async def test_only_a_server_that_is_not_ready_yet_is_asked_again(not_yet: int) -> None:
+    async def answer(_: bytes, writer: asyncio.StreamWriter) -> None:
+        status = b"503 Wait" if len(script.requests) <= not_yet else b"404 No Such Model"
+        writer.write(b"HTTP/1.1 %b\r\nContent-Length: 0\r\n\r\n" % status)
+
+    async with listening(answer) as script:
+        server = Server("theirs", script.url, "tiny")
+        with pytest.raises(StartError, match=r"refused the first request.*404"):
+            await server.start()
+        await server.close()
+    assert len(script.requests) == not_yet + 1
 
 
 async def test_a_library_answers_a_load_from_its_own_process(tmp_path: Path) -> None:
