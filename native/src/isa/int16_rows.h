@@ -25,16 +25,13 @@ HEADRACE_INLINE float peak_of(Value value, int k) {
 }
 
 #if defined(__AVX2__)
-// sums + w * x, of the two numbers along k in each 32 bits.
 typedef int32_t Ints8 __attribute__((vector_size(32)));  // __m256i would cost copies in loops
+
+// sums + w * x, of the two numbers along k in each 32 bits.
 HEADRACE_INLINE Ints8 dot_pairs(Ints8 sums, __m256i w, __m256i x) {
-#if defined(__AVXVNNI__)
-  return (Ints8)_mm256_dpwssd_avx_epi32((__m256i)sums, w, x);
-#else
   sums += (Ints8)_mm256_madd_epi16(w, x);
   asm("" : "+x"(sums));  // else GCC adds up the products of several steps first, out of registers
   return sums;
-#endif
 }
 #endif
 
