@@ -191,6 +191,9 @@ struct Kernels {
   void (*merge)(const Attention&, int token, int head, const float* partials, size_t stride,
                 int count);
   size_t (*scratch_bytes)(int max_k, int width);  // a thread's, 64-byte aligned
+
+  // out[i] = exp((x[i] - most) * scale), at most 1, 0 for a NaN; returns their sum. scale > 0.
+  float (*exponentials)(const float* x, int n, float most, float scale, float* out);
 };
 
 // Null where the level is not built in. The caller has checked that the machine has it.

@@ -292,6 +292,7 @@ void Model::step(const StepInput& input, const StepOutput& output) {
   const uint64_t begin = ticks();
   s.plan(input, output);
   run_step(s);
+  s.drop_large_logits();
   s.ticks.total += ticks() - begin;
   s.ticks.steps++;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "sampling.h"
 
 namespace headrace {
 
@@ -29,19 +30,21 @@ class Weights;
 
 struct StepInput {
   int num_tokens = 0, num_seqs = 0, num_rows = 0, table_stride = 0;
-  const int32_t* token_ids = nullptr;     // [num_tokens]
-  const int32_t* num_new = nullptr;       // [num_seqs]
-  const int32_t* num_computed = nullptr;  // [num_seqs]
-  const int32_t* block_tables = nullptr;  // [num_seqs][table_stride]
-  const int32_t* rows = nullptr;          // [num_rows], rising indices of tokens
-  const uint32_t* masks = nullptr;        // [num_rows][ceil(vocab_size / 32)] or null
+  const int32_t* token_ids = nullptr;       // [num_tokens]
+  const int32_t* num_new = nullptr;         // [num_seqs]
+  const int32_t* num_computed = nullptr;    // [num_seqs]
+  const int32_t* block_tables = nullptr;    // [num_seqs][table_stride]
+  const int32_t* rows = nullptr;            // [num_rows], rising indices of tokens
+  const uint32_t* masks = nullptr;          // [num_rows][ceil(vocab_size / 32)] or null
+  const SamplingInput* sampling = nullptr;  // null: no tokens are drawn
 };
 
 struct StepOutput {
   int32_t* argmax = nullptr;     // [num_rows]
   float* max = nullptr;          // [num_rows]
-  float* log_sum_exp = nullptr;  // [num_rows] or null
-  float* logits = nullptr;       // [num_rows][vocab_size] or null
+  float* log_sum_exp = nullptr;  // [num_rows] or null; log-probabilities need it
+  float* logits = nullptr;       // [num_rows][vocab_size] or null; masked when sampled
+  SamplingOutput sampling{};     // where the input has sampling
 };
 
 // Where the first thread's time went since the last look, in milliseconds.

@@ -107,6 +107,11 @@ struct Model::State {
   bool few = false, all_rows = false;
   bool fuse_rope = false;  // every attention item has all rows of its sequence, and rotates them
 
+  // Made by the first step that samples: the logits of its rows, and room for each thread.
+  std::unique_ptr<float[]> logits;
+  size_t num_logits = 0;
+  std::vector<RowSampler> samplers;
+
   PartTicks ticks;
   uint64_t first_ticks = 0;
   int64_t first_nanoseconds = 0;
@@ -124,11 +129,14 @@ struct Model::State {
 
   void check(const StepInput&, const StepOutput&);
   void check_sequences(const StepInput&);
+  void check_sampling(const StepInput&, const StepOutput&) const;
   void check_blocks(const StepInput&, int sequence);
   int first_block(int num_computed) const;
   bool reads_no_new_block(const StepInput&) const;
   void plan(const StepInput&, const StepOutput&);
   const AttentionPlan& plan_of(const Layer&) const;
+  void make_room_for_sampling();
+  void drop_large_logits();
 };
 
 // What the threads do in a step, in step.cpp.

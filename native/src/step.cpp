@@ -438,7 +438,18 @@ class Walk {
       s_.output.argmax[r] = best->argmax;
       s_.output.max[r] = best->max;
       if (s_.output.log_sum_exp) s_.output.log_sum_exp[r] = log_sum_exp(head, panels, best->max);
+      if (s_.input.sampling) sample(r, head);
     });
+  }
+
+  void sample(int r, const HeadPanel* head) const {
+    const StepOutput& out = s_.output;
+    const size_t row = static_cast<size_t>(r), vocab = static_cast<size_t>(s_.spec.vocab_size);
+    const uint32_t* masks = s_.input.masks;
+    const RowLogits logits{out.logits + row * vocab, head,
+                           masks ? masks + row * ((vocab + 31) / 32) : nullptr,
+                           out.log_sum_exp ? out.log_sum_exp[r] : 0};
+    s_.samplers[static_cast<size_t>(thread_)].sample(*s_.input.sampling, r, logits, out.sampling);
   }
 
   static float log_sum_exp(const HeadPanel* head, int panels, float max) {

@@ -100,6 +100,18 @@ void Model::State::check_sequences(const StepInput& in) {
   }
 }
 
+void Model::State::check_sampling(const StepInput& in, const StepOutput& out) const {
+  const SamplingOutput& to = out.sampling;
+  headrace::check_sampling(*in.sampling, in.num_rows, spec.vocab_size, to.max_top);
+  const int32_t* num_top = in.sampling->num_top;
+  const bool any = std::any_of(num_top, num_top + in.num_rows, [](int32_t n) { return n >= 0; });
+  check_given("sampling.token_ids", to.token_ids, in.num_rows > 0);
+  check_given("log_sum_exp", out.log_sum_exp, any);
+  check_given("logprobs", to.logprobs, any);
+  check_given("top_ids", to.top_ids, to.max_top > 0);
+  check_given("top_logprobs", to.top_logprobs, to.max_top > 0);
+}
+
 void Model::State::check(const StepInput& in, const StepOutput& out) {
   check_count("num_tokens", in.num_tokens, 1, options.max_tokens);
   check_count("num_seqs", in.num_seqs, 1, options.max_seqs);
@@ -120,6 +132,7 @@ void Model::State::check(const StepInput& in, const StepOutput& out) {
   check_sequences(in);
   check_rows(in);
   check_masks(in, spec.vocab_size);
+  if (in.sampling) check_sampling(in, out);
   for (size_t i = 0; i < ropes.size(); i++) {
     if (ropes[i].cos.empty())
       refuse("set_rope", place("table", static_cast<int>(i)) + "is not set");
@@ -143,6 +156,7 @@ void Model::State::plan(const StepInput& in, const StepOutput& out) {
   output = out;
   segments.clear();
   last_segments.clear();
+  if (in.sampling) make_room_for_sampling();
   all_rows = in.num_rows == in.num_tokens;
   few = in.num_tokens <= kFewTokens && in.num_tokens * spec.hidden_size <= kFewNumbers;
   fuse_rope = all_rows && reads_no_new_block(in);
@@ -167,6 +181,29 @@ void Model::State::plan(const StepInput& in, const StepOutput& out) {
   }
   for (AttentionPlan& p : plans) p.build(segments, partials, few);
   if (!all_rows) last_plan->build(last_segments, partials, few);
+}
+
+void Model::State::make_room_for_sampling() {
+  while (samplers.size() < static_cast<size_t>(options.num_threads)) {
+    samplers.emplace_back(kernels, spec.vocab_size);
+  }
+  if (output.logits) return;
+  const size_t count = static_cast<size_t>(input.num_rows) * static_cast<size_t>(spec.vocab_size);
+  if (count > num_logits) {
+    logits.reset();
+    num_logits = 0;
+    logits.reset(new float[count]);
+    num_logits = count;
+  }
+  output.logits = logits.get();
+}
+
+// A scored prompt's are far more than the next steps need.
+void Model::State::drop_large_logits() {
+  const size_t few = static_cast<size_t>(options.max_seqs) * static_cast<size_t>(spec.vocab_size);
+  if (num_logits <= few) return;
+  logits.reset();
+  num_logits = 0;
 }
 
 const AttentionPlan& Model::State::plan_of(const Layer& layer) const {

@@ -272,3 +272,38 @@ TEST_CASE("a row of NaN alone has a scale of NaN") {
     CHECK(std::isnan(scale));
   });
 }
+
+TEST_CASE("a logit's weight is its exponential, whatever stands beside it") {
+  for_each_kernels([](const Kernels& kernels) {
+    constexpr int kMost = 300;
+    Random random(9);
+    std::vector<float> logits = random.reals(kMost);
+    for (float& x : logits) x = (x - 1) * 30;  // -60 .. 0
+    logits[5] = -std::numeric_limits<float>::infinity();
+    logits[6] = -1e30f;
+    logits[7] = 0;
+    for (const float scale : {0.5f, 1.f, 1e30f}) {
+      std::vector<float> all(kMost), few(kMost);
+      kernels.exponentials(logits.data(), kMost, 0, scale, all.data());
+      CHECK(all[5] == 0);
+      CHECK(all[6] == 0);
+      CHECK(all[7] == 1);
+      for (int i = 0; i < kMost; i++) {
+        const double exact = std::exp(static_cast<double>(logits[static_cast<size_t>(i)]) * scale);
+        REQUIRE(std::fabs(all[static_cast<size_t>(i)] - exact) <= 1e-5 * exact + 1e-37);
+      }
+      for (const int count : {1, 3, 8, 17, 299}) {
+        const size_t from = static_cast<size_t>(kMost - count);
+        few.assign(kMost, 7);
+        const float sum = kernels.exponentials(logits.data() + from, count, 0, scale, few.data());
+        double total = 0;
+        for (size_t i = 0; i < static_cast<size_t>(count); i++) {
+          REQUIRE(few[i] == all[from + i]);
+          total += static_cast<double>(few[i]);
+        }
+        CHECK(few[static_cast<size_t>(count)] == 7);
+        CHECK(static_cast<double>(sum) == doctest::Approx(total).epsilon(1e-6));
+      }
+    }
+  });
+}

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -104,38 +105,155 @@ def step(model: Model, **changes: Any) -> StepResult:
     return model.step(**(step_arguments() | changes))
 
 
+def sampling(num_rows: int = 2, edits: object = None, **changes: Any) -> SimpleNamespace:
+    """Temperature 1 for every row, but for the changes."""
+    columns = {
+        "temperatures": np.ones(num_rows),
+        "top_p": np.ones(num_rows),
+        "min_p": np.zeros(num_rows),
+        "uniforms": np.full(num_rows, 0.5),
+        "top_k": np.zeros(num_rows, np.int32),
+        "num_top": np.full(num_rows, -1, np.int32),
+        "targets": np.full(num_rows, -1, np.int32),
+    }
+    return SimpleNamespace(**(columns | changes), edits=edits)
+
+
 def test_what_was_not_asked_for_is_none(model: Model) -> None:
-    greedy, logits, top = (
+    greedy, logits, drawn, scored = (
         step(model),
         step(model, want="logits"),
-        step(model, want="top", top=3),
+        step(model, sampling=sampling()),
+        step(model, sampling=sampling(num_top=ints([3, -1]))),
     )
     assert greedy.greedy.shape == greedy.max.shape == (2,)
-    assert greedy.log_sum_exp is greedy.logits is greedy.top_ids is greedy.top_logits is None
+    assert greedy.log_sum_exp is greedy.logits is greedy.token_ids is greedy.logprobs is None
     assert logits.logits is not None
     assert logits.logits.shape == (2, VOCAB)
-    assert logits.top_ids is logits.top_logits is None
-    assert top.top_ids is not None
-    assert top.top_ids.shape == (2, 3)
-    assert top.logits is None
-    assert np.array_equal(greedy.greedy, logits.greedy)
-    assert np.array_equal(greedy.greedy, top.top_ids[:, 0])
+    assert logits.token_ids is logits.top_ids is logits.top_logprobs is None
+    assert drawn.token_ids is not None
+    assert drawn.token_ids.shape == (2,)
+    assert drawn.logits is drawn.logprobs is drawn.top_ids is None
+    assert scored.top_ids is not None
+    assert scored.top_ids.shape == (2, 3)
+    assert scored.top_ids[1].tolist() == [-1] * 3
+    assert np.array_equal(greedy.greedy, scored.greedy)
+    assert scored.top_ids[0, 0] == greedy.greedy[0]
 
 
 @pytest.mark.parametrize("top", [1, 7, VOCAB])
 def test_the_largest_logits_come_first_and_the_lowest_id_on_a_tie(model: Model, top: int) -> None:
-    logits, result = step(model, want="logits"), step(model, want="top", top=top)
-    assert logits.logits is not None
-    assert logits.log_sum_exp is not None
-    expected = np.lexsort((np.tile(np.arange(VOCAB), (2, 1)), -logits.logits))[:, :top]
+    result = step(model, want="logits", sampling=sampling(num_top=ints([top, top])))
+    assert result.logits is not None
+    assert result.log_sum_exp is not None
+    expected = np.lexsort((np.tile(np.arange(VOCAB), (2, 1)), -result.logits))[:, :top]
     assert result.top_ids is not None
-    assert result.top_logits is not None
     assert np.array_equal(result.top_ids, expected)
-    assert np.array_equal(result.top_logits, np.take_along_axis(logits.logits, expected, axis=1))
-    assert np.array_equal(result.log_sum_exp, logits.log_sum_exp)
-    exact = np.log(np.exp(logits.logits.astype(np.float64)).sum(axis=1))
-    assert np.allclose(logits.log_sum_exp, exact, rtol=1e-5)
-    assert np.array_equal(logits.max, logits.logits.max(axis=1))
+    logprobs = result.logits - result.log_sum_exp[:, None]
+    assert np.array_equal(result.top_logprobs, np.take_along_axis(logprobs, expected, axis=1))
+    exact = np.log(np.exp(result.logits.astype(np.float64)).sum(axis=1))
+    assert np.allclose(result.log_sum_exp, exact, rtol=1e-5)
+    assert np.array_equal(result.max, result.logits.max(axis=1))
+
+
+def test_a_masked_token_is_neither_drawn_nor_named(model: Model) -> None:
+    masks = np.zeros((2, 4), np.uint32)
+    masks[0, 1] = 1 << 3 | 1 << 4
+    masks[1, 2] = 1 << 31
+    wanted = sampling(num_top=ints([3, 3]), uniforms=np.array([0.999999, 0.3]))
+    result = step(model, masks=masks, sampling=wanted, want="logits")
+    assert result.token_ids is not None
+    assert result.logprobs is not None
+    assert result.top_ids is not None
+    assert result.logits is not None
+    assert result.token_ids.tolist() == [36, 95]
+    assert sorted(result.top_ids[0, :2].tolist()) == [35, 36]
+    assert np.isfinite(result.logits).sum(axis=1).tolist() == [2, 1]
+    assert result.logprobs[1] == 0
+
+
+def test_sampling_gives_the_same_bits_with_any_number_of_threads() -> None:
+    rows = 8
+    random = np.random.default_rng(1)
+    wanted = sampling(
+        rows,
+        temperatures=random.choice([0.0, 0.7, 1.5], rows),
+        uniforms=random.random(rows),
+        top_p=random.choice([1.0, 0.8], rows),
+        top_k=ints(random.choice([0, 12], rows)),
+        num_top=ints([5] * rows),
+    )
+    prompt = {
+        "token_ids": ints(range(rows)),
+        "num_new": ints([rows]),
+        "num_computed": ints([0]),
+        "block_tables": ints([[0]]),
+        "rows": ints(range(rows)),
+        "sampling": wanted,
+    }
+    first, *others = (step(make_model(num_threads=count), **prompt) for count in (1, 2, 3))
+    for other in others:
+        assert np.array_equal(first.token_ids, other.token_ids)
+        assert np.array_equal(first.logprobs, other.logprobs)
+        assert np.array_equal(first.top_logprobs, other.top_logprobs)
+
+
+def edits(*edited: tuple[int, float, float]) -> SimpleNamespace:
+    """All in the first of two rows."""
+    ids, repetitions, terms = zip(*edited, strict=True)
+    return SimpleNamespace(
+        begins=ints([0, len(edited), len(edited)]),
+        token_ids=ints(ids),
+        repetitions=np.array(repetitions, np.float32),
+        terms=np.array(terms, np.float32),
+    )
+
+
+def test_a_row_that_edits_leave_no_token_says_so_and_keeps_its_logits(model: Model) -> None:
+    nothing = edits(*((token, 1, -np.inf) for token in range(VOCAB)))
+    plain = step(model, want="logits")
+    result = step(model, want="logits", sampling=sampling(edits=nothing))
+    assert result.token_ids is not None
+    assert result.token_ids[0] == -1
+    assert result.token_ids[1] >= 0
+    assert np.array_equal(result.logits, plain.logits)
+
+
+WRONG_SAMPLINGS: list[tuple[str, Any]] = [
+    ("temperatures", np.array([1.0, -1.0])),
+    ("temperatures", np.array([1.0, np.nan])),
+    ("temperatures", np.array([1.0, np.inf])),
+    ("temperatures", np.ones(3)),
+    ("temperatures", np.ones(2, np.float32)),
+    ("top_p", np.array([1.0, 0.0])),
+    ("top_p", np.array([1.0, 1.1])),
+    ("min_p", np.array([0.0, -0.1])),
+    ("min_p", np.array([0.0, 1.1])),
+    ("uniforms", np.array([0.0, 1.0])),
+    ("top_k", ints([0, -1])),
+    ("num_top", ints([0, -2])),
+    ("num_top", ints([0, VOCAB + 1])),
+    ("num_top", ints([0, 2**31 - 1])),
+    ("targets", ints([0, VOCAB])),
+    ("targets", ints([0, -2])),
+    ("edits", edits((VOCAB, 1, 0))),
+    ("edits", edits((-1, 1, 0))),
+    ("edits", edits((1, 0, 0))),
+    ("edits", edits((1, np.nan, 0))),
+    ("edits", edits((1, 1, np.inf))),
+    ("edits", edits((1, 1, np.nan))),
+    ("edits", SimpleNamespace(**(vars(edits((1, 1, 0))) | {"begins": ints([0, 2, 1])}))),
+    ("edits", SimpleNamespace(**(vars(edits((1, 1, 0))) | {"begins": ints([1, 1, 1])}))),
+    ("edits", SimpleNamespace(**(vars(edits((1, 1, 0))) | {"begins": ints([0, 0, -1])}))),
+    ("edits", SimpleNamespace(**(vars(edits((1, 1, 0))) | {"begins": ints([0, 1])}))),
+    ("edits", SimpleNamespace(**(vars(edits((1, 1, 0))) | {"terms": np.zeros(2, np.float32)}))),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG_SAMPLINGS, ids=str)
+def test_a_wrong_column_of_a_sampling_is_told_by_name(model: Model, name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"sampling.{name}"):
+        step(model, sampling=sampling(**{name: value}))
 
 
 def test_a_mask_leaves_only_the_tokens_whose_bits_are_set(model: Model) -> None:
@@ -203,8 +321,6 @@ WRONG_STEPS: list[tuple[str, Any, str]] = [
     ("masks", np.zeros((2, 3), np.uint32), "needs shape"),
     ("masks", np.zeros((1, 4), np.uint32), "needs shape"),
     ("masks", np.zeros((2, 4), np.int32), "needs dtype uint32"),
-    ("top", 1, 'is for want="top"'),
-    ("top", 2**40, "does not fit"),
 ]
 
 
@@ -214,12 +330,6 @@ def test_a_wrong_argument_of_a_step_is_told_by_name(
 ) -> None:
     with pytest.raises(ValueError, match=f"{name}.*{message}"):
         step(model, **{name: value})
-
-
-@pytest.mark.parametrize("top", [0, -1, VOCAB + 1])
-def test_as_many_of_the_largest_as_there_are_tokens(model: Model, top: int) -> None:
-    with pytest.raises(ValueError, match=f"top: needs 1 to {VOCAB}"):
-        step(model, want="top", top=top)
 
 
 def test_more_than_a_model_has_room_for_is_refused(model: Model) -> None:

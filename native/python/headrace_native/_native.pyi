@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from typing import Literal, TypedDict, Unpack, final
+from typing import Literal, Protocol, TypedDict, Unpack, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,6 +92,53 @@ class _Options(_Shape):
     max_rows: int
     num_threads: int
 
+class _Edits(Protocol):
+    """Row i's are those from begins[i] to begins[i + 1], applied in order to one logit each.
+
+    x becomes (x / repetition if x > 0 else x * repetition) + term.
+    """
+
+    @property
+    def begins(self) -> NDArray[np.int32]:
+        """(rows + 1,) of them."""
+
+    @property
+    def token_ids(self) -> NDArray[np.int32]: ...
+    @property
+    def repetitions(self) -> NDArray[np.float32]: ...
+    @property
+    def terms(self) -> NDArray[np.float32]: ...
+
+class _Sampling(Protocol):
+    """How each row's token is drawn, (rows,) each: edits, temperature, min_p, top_k, top_p."""
+
+    @property
+    def temperatures(self) -> NDArray[np.float64]:
+        """0: the likeliest token."""
+
+    @property
+    def top_p(self) -> NDArray[np.float64]: ...
+    @property
+    def min_p(self) -> NDArray[np.float64]: ...
+    @property
+    def uniforms(self) -> NDArray[np.float64]:
+        """The random numbers, in [0, 1)."""
+
+    @property
+    def top_k(self) -> NDArray[np.int32]:
+        """0: off."""
+
+    @property
+    def num_top(self) -> NDArray[np.int32]:
+        """How many of the likeliest to name; -1: no log-probabilities at all."""
+
+    @property
+    def targets(self) -> NDArray[np.int32]:
+        """Take this token; -1: draw one."""
+
+    @property
+    def edits(self) -> _Edits | None: ...
+
 @final
 class StepResult:
     """What a step computed for each row; None for what was not asked for."""
@@ -104,18 +151,26 @@ class StepResult:
     def max(self) -> NDArray[np.float32]: ...
     @property
     def log_sum_exp(self) -> NDArray[np.float32] | None:
-        """With "logits" and "top"."""
+        """With logits and log-probabilities."""
 
     @property
     def logits(self) -> NDArray[np.float32] | None:
-        """(rows, vocab_size)."""
+        """(rows, vocab_size), before edits; with sampling, minus infinity where masked."""
+
+    @property
+    def token_ids(self) -> NDArray[np.int32] | None:
+        """With sampling; -1 where no token is possible or a logit is not finite."""
+
+    @property
+    def logprobs(self) -> NDArray[np.float32] | None:
+        """Of the sampled tokens, before edits and temperature; 0 where none was asked for."""
 
     @property
     def top_ids(self) -> NDArray[np.int32] | None:
-        """(rows, top), largest logit first, the lowest id first on a tie."""
+        """(rows, largest num_top), likeliest first, the lowest id first on a tie, then -1."""
 
     @property
-    def top_logits(self) -> NDArray[np.float32] | None: ...
+    def top_logprobs(self) -> NDArray[np.float32] | None: ...
 
 @final
 class Model:
@@ -137,15 +192,15 @@ class Model:
         block_tables: NDArray[np.int32],
         rows: NDArray[np.int32],
         *,
-        want: Literal["greedy", "logits", "top"],
-        top: int = 0,
+        want: Literal["greedy", "logits"],
         masks: NDArray[np.uint32] | None = None,
+        sampling: _Sampling | None = None,
     ) -> StepResult:
         """Compute new tokens of several sequences, whose counts are `num_new`, and some logits.
 
         block_tables: (sequences, blocks). rows: rising indices of tokens. masks: (rows,
-        ceil(vocab_size / 32)), bit i % 32 of word i // 32 allows token i. ValueError names what is
-        out of range, and then nothing was computed.
+        ceil(vocab_size / 32)), bit i % 32 of word i // 32 allows token i. With sampling a token is
+        drawn for each row. ValueError names what is out of range, and then nothing was computed.
         """
 
     def profile(self) -> dict[str, float]:

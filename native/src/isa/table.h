@@ -3,6 +3,7 @@
 
 #include "../kernels.h"
 #include "attention.h"
+#include "exponentials.h"
 #include "product.h"
 #include "rows.h"
 
@@ -45,6 +46,7 @@ constexpr Kernels make_table() {
       .attend = attend<Level>,
       .merge = merge<Wide>,
       .scratch_bytes = scratch_bytes<Level>,
+      .exponentials = exponentials,
   };
 }
 

@@ -39,6 +39,8 @@ template <>
 inline constexpr const char* kDtypeName<uint8_t> = "uint8";
 template <>
 inline constexpr const char* kDtypeName<float> = "float32";
+template <>
+inline constexpr const char* kDtypeName<double> = "float64";
 
 template <class T>
 ArrayArgument<T> array_argument(nb::handle value, const std::string& name) {

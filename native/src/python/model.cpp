@@ -9,7 +9,7 @@
 
 #include "arguments.h"
 #include "bindings.h"
-#include "top.h"
+#include "sampling_arguments.h"
 
 namespace headrace {
 namespace {
@@ -58,6 +58,7 @@ Model::Options read_options(Keywords& keywords) {
 struct StepArguments {
   std::vector<int32_t> token_ids, num_new, num_computed, block_tables, rows;
   std::optional<ArrayArgument<uint32_t>> masks;  // any bits are valid ones
+  std::optional<SamplingArguments> sampling;
   int table_stride;
 
   StepInput input() const {
@@ -82,8 +83,8 @@ std::vector<int32_t> copy(const ArrayArgument<int32_t>& argument) {
 
 // What a step gives; arrays that were not asked for are None.
 struct StepResult {
-  nb::object greedy, max, log_sum_exp = nb::none(), logits = nb::none(), top_ids = nb::none(),
-                          top_logits = nb::none();
+  nb::object greedy, max, log_sum_exp = nb::none(), logits = nb::none(), token_ids = nb::none(),
+                          logprobs = nb::none(), top_ids = nb::none(), top_logprobs = nb::none();
 };
 
 class ModelObject {
@@ -93,7 +94,6 @@ class ModelObject {
     spec_ = read_spec(keywords);
     const Model::Options options = read_options(keywords);
     keywords.finish();
-    num_threads_ = options.num_threads;
     max_rows_ = static_cast<size_t>(std::max(options.max_rows, 0));
     const nb::gil_scoped_release release;
     model_ = std::make_unique<Model>(spec_, weights.weights, weights.weights->kernels(), options);
@@ -110,7 +110,7 @@ class ModelObject {
 
   StepResult step(nb::handle token_ids, nb::handle num_new, nb::handle num_computed,
                   nb::handle block_tables, nb::handle rows, const std::string& want,
-                  const nb::object& top, nb::handle masks);
+                  nb::handle masks, nb::handle sampling);
 
   nb::dict profile();
 
@@ -134,15 +134,13 @@ class ModelObject {
 
   StepArguments read_step(nb::handle token_ids, nb::handle num_new, nb::handle num_computed,
                           nb::handle block_tables, nb::handle rows, nb::handle masks) const;
-  int read_top(const nb::object& top, bool wanted) const;
-  void compute(const StepArguments& arguments, StepOutput output, int top, int32_t* top_ids,
-               float* top_logits);
+  SamplingArguments read_sampling(nb::handle sampling, size_t num_rows) const;
+  static SamplingOutput make_output(const SamplingArguments& arguments, StepResult& result);
+  void compute(const StepArguments& arguments, const StepOutput& output);
 
   ModelSpec spec_;
-  int num_threads_ = 1;
   size_t max_rows_ = 0;
   std::unique_ptr<Model> model_;
-  std::vector<float> logits_;  // of rows whose largest are wanted
   std::atomic_flag in_use_;
 };
 
@@ -165,68 +163,72 @@ StepArguments ModelObject::read_step(nb::handle token_ids, nb::handle num_new,
   return step;
 }
 
-int ModelObject::read_top(const nb::object& top, bool wanted) const {
-  const int count = int_argument(top, "top");
-  if (!wanted && count != 0) throw std::invalid_argument("top: is for want=\"top\"");
-  if (wanted && (count < 1 || count > spec_.vocab_size)) {
-    throw std::invalid_argument("top: needs 1 to " + std::to_string(spec_.vocab_size));
+SamplingArguments ModelObject::read_sampling(nb::handle sampling, size_t num_rows) const {
+  SamplingArguments arguments(sampling, num_rows);
+  if (arguments.max_top() > spec_.vocab_size) {  // before room is made for them
+    throw std::invalid_argument("sampling.num_top: there are " + std::to_string(spec_.vocab_size) +
+                                " tokens");
   }
-  return count;
+  return arguments;
 }
 
-void ModelObject::compute(const StepArguments& arguments, StepOutput output, int top,
-                          int32_t* top_ids, float* top_logits) {
+void ModelObject::compute(const StepArguments& arguments, const StepOutput& output) {
   const nb::gil_scoped_release release;
   const Use use(*this);
-  if (top > 0) {
-    const size_t count = arguments.rows.size() * static_cast<size_t>(spec_.vocab_size);
-    if (logits_.size() < count) logits_.resize(count);
-    output.logits = logits_.data();
-  }
-  model_->step(arguments.input(), output);
-  if (top > 0) {
-    select_top({logits_.data(), static_cast<int>(arguments.rows.size()), spec_.vocab_size}, top,
-               num_threads_, top_ids, top_logits);
-  }
+  StepInput input = arguments.input();
+  if (!arguments.sampling) return model_->step(input, output);
+  const SamplingInput sampling = arguments.sampling->input();
+  input.sampling = &sampling;
+  model_->step(input, output);
+}
+
+// Room for one of a result's arrays.
+template <class T>
+T* make_array(nb::object& result, std::initializer_list<size_t> shape) {
+  size_t size = 1;
+  for (const size_t length : shape) size *= length;
+  T* numbers = new T[size];
+  result = new_array(numbers, shape);
+  return numbers;
+}
+
+SamplingOutput ModelObject::make_output(const SamplingArguments& arguments, StepResult& result) {
+  const size_t num_rows = arguments.target.size();
+  SamplingOutput to;
+  to.token_ids = make_array<int32_t>(result.token_ids, {num_rows});
+  if (!arguments.wants_logprobs()) return to;
+  to.max_top = arguments.max_top();
+  const size_t top = static_cast<size_t>(to.max_top);
+  to.logprobs = make_array<float>(result.logprobs, {num_rows});
+  to.top_ids = make_array<int32_t>(result.top_ids, {num_rows, top});
+  to.top_logprobs = make_array<float>(result.top_logprobs, {num_rows, top});
+  return to;
 }
 
 StepResult ModelObject::step(nb::handle token_ids, nb::handle num_new, nb::handle num_computed,
                              nb::handle block_tables, nb::handle rows, const std::string& want,
-                             const nb::object& top, nb::handle masks) {
-  enum { kGreedy, kLogits, kTop };
-  const int wanted = choice(want, "want", {"greedy", "logits", "top"});
-  const int top_count = read_top(top, wanted == kTop);
-  const StepArguments arguments =
-      read_step(token_ids, num_new, num_computed, block_tables, rows, masks);
+                             nb::handle masks, nb::handle sampling) {
+  const bool want_logits = choice(want, "want", {"greedy", "logits"}) == 1;
+  StepArguments arguments = read_step(token_ids, num_new, num_computed, block_tables, rows, masks);
   const size_t num_rows = arguments.rows.size();
   if (num_rows > max_rows_) {  // before room is made for them
     throw std::invalid_argument("rows: more than max_rows, " + std::to_string(max_rows_));
   }
-
-  const size_t vocab = static_cast<size_t>(spec_.vocab_size), kept = static_cast<size_t>(top_count);
   StepOutput output;
   StepResult result;
-  output.argmax = new int32_t[num_rows];
-  result.greedy = new_array(output.argmax, {num_rows});
-  output.max = new float[num_rows];
-  result.max = new_array(output.max, {num_rows});
-  if (wanted != kGreedy) {
-    output.log_sum_exp = new float[num_rows];
-    result.log_sum_exp = new_array(output.log_sum_exp, {num_rows});
+  output.argmax = make_array<int32_t>(result.greedy, {num_rows});
+  output.max = make_array<float>(result.max, {num_rows});
+  if (!sampling.is_none()) {
+    arguments.sampling = read_sampling(sampling, num_rows);
+    output.sampling = make_output(*arguments.sampling, result);
   }
-  if (wanted == kLogits) {
-    output.logits = new float[num_rows * vocab];
-    result.logits = new_array(output.logits, {num_rows, vocab});
+  if (want_logits || output.sampling.logprobs)
+    output.log_sum_exp = make_array<float>(result.log_sum_exp, {num_rows});
+  if (want_logits) {
+    output.logits =
+        make_array<float>(result.logits, {num_rows, static_cast<size_t>(spec_.vocab_size)});
   }
-  int32_t* top_ids = nullptr;
-  float* top_logits = nullptr;
-  if (wanted == kTop) {
-    top_ids = new int32_t[num_rows * kept];
-    result.top_ids = new_array(top_ids, {num_rows, kept});
-    top_logits = new float[num_rows * kept];
-    result.top_logits = new_array(top_logits, {num_rows, kept});
-  }
-  compute(arguments, output, top_count, top_ids, top_logits);
+  compute(arguments, output);
   return result;
 }
 
@@ -265,15 +267,17 @@ void bind_model(nb::module_& module) {
       .def_ro("max", &StepResult::max)
       .def_ro("log_sum_exp", &StepResult::log_sum_exp)
       .def_ro("logits", &StepResult::logits)
+      .def_ro("token_ids", &StepResult::token_ids)
+      .def_ro("logprobs", &StepResult::logprobs)
       .def_ro("top_ids", &StepResult::top_ids)
-      .def_ro("top_logits", &StepResult::top_logits);
+      .def_ro("top_logprobs", &StepResult::top_logprobs);
   nb::class_<ModelObject>(module, "Model")
       .def(nb::init<const WeightsObject&, const nb::kwargs&>(), nb::arg("weights"),
            nb::arg("kwargs"))
       .def("set_rope", &ModelObject::set_rope, nb::arg("table"), nb::arg("cos"), nb::arg("sin"))
       .def("step", &ModelObject::step, nb::arg("token_ids"), nb::arg("num_new"),
            nb::arg("num_computed"), nb::arg("block_tables"), nb::arg("rows"), nb::kw_only(),
-           nb::arg("want"), nb::arg("top") = 0, nb::arg("masks") = nb::none())
+           nb::arg("want"), nb::arg("masks") = nb::none(), nb::arg("sampling") = nb::none())
       .def("profile", &ModelObject::profile)
       .def_static("block_bytes", &block_bytes, nb::arg("kwargs"));
 }
