@@ -18,11 +18,12 @@ from pathlib import Path
 import numpy as np
 from harness.instant import TEXT, InstantExecutor
 
+from headrace.engine import sampling_state
 from headrace.engine.config import EngineConfig
 from headrace.engine.engine import Engine
-from headrace.engine.sampler import Sampler
 from headrace.engine.sampling_state import SamplingState
 from headrace.engine.tokenizer import Tokenizer
+from headrace.executors.sampling.sampler import Sampler
 from headrace.generation import GenerationRequest, SamplingParams
 from headrace.modelfiles.model import open_model
 from headrace.modelfiles.sources import fetch
@@ -104,7 +105,8 @@ def measure_sampling(params: SamplingParams, num_rows: int, vocab_size: int) -> 
     sampler, best = Sampler(vocab_size), float("inf")
     for position in range(20):
         started = time.thread_time()
-        sampler.sample(states, [position] * num_rows, logits)
+        wanted = sampling_state.sampling(states, [position] * num_rows, [-1] * num_rows, vocab_size)
+        sampler.sample(wanted, logits)
         best = min(best, time.thread_time() - started)
     return best
 

@@ -31,7 +31,7 @@ class InstantExecutor:
     def execute(self, batch: Batch) -> Output:
         started = time.thread_time()
         ends = batch.num_computed_tokens[-len(batch.rows) :] % len(self._token_ids)
-        output = Output(self._token_ids[ends], None)
+        output = Output(self._token_ids[ends])
         self.weights.sum()
         if self._step:
             time.sleep(self._step)

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.executors.executor import Batch, Output
+from headrace.executors.sampling.logprobs import logprobs_of
+from headrace.executors.sampling.sampler import Sampler
 from headrace.generation import Chat, Prompt
 
 VOCAB_SIZE = 257
@@ -40,10 +42,18 @@ class PagedExecutor:
             raise ValueError(f"token {self.poison} does not exist")
         self.batches.append(batch)
         seen = self._write(batch)
-        logits = np.stack([predict(seen[row]) for row in batch.rows.tolist()] or [predict([])])
+        logits = np.stack(
+            [self.predict(seen[row]) for row in batch.rows.tolist()] or [self.predict([])]
+        )
         logits = logits[: len(batch.rows)]
-        greedy = logits.argmax(axis=-1).astype(np.int32)
-        return Output(greedy, logits if batch.want_logits else None)
+        sampling = batch.sampling
+        if sampling is None:
+            return Output(logits.argmax(axis=-1).astype(np.int32))
+        token_ids = Sampler(VOCAB_SIZE).sample(sampling, logits)
+        return Output(token_ids, logprobs_of(logits, token_ids, sampling.num_top))
+
+    def predict(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
+        return predict(token_ids)
 
     def close(self) -> None:
         self.cache[:] = -1

@@ -1,10 +1,13 @@
 """The engine over a model whose every answer depends on what its cache really holds."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from engine.paged_executor import EOS, ByteTokenizer, PagedExecutor, greedy_answer
 from headrace.engine.config import EngineConfig
@@ -13,7 +16,6 @@ from headrace.engine.engine import Engine
 from headrace.engine.stream import fold_chunks
 from headrace.engine.vocabulary import TextStream
 from headrace.errors import ContextLengthError, DeadlineError, HeadraceError, InvalidRequestError
-from headrace.executors.executor import Batch, Output
 from headrace.generation import Chunk, GenerationRequest, SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
@@ -381,15 +383,9 @@ def test_a_request_the_executor_refuses_fails_alone() -> None:
 class NanExecutor(PagedExecutor):
     """Its logits after a prompt that starts with token 66 are no numbers."""
 
-    def execute(self, batch: Batch) -> Output:
-        output = super().execute(batch)
-        ends = batch.num_new_tokens.cumsum()
-        for row, at in enumerate(batch.rows):
-            seq = int((ends <= at).sum())
-            slot = batch.block_tables[seq][0]
-            if output.logits is not None and self.cache[slot, 0, 0] == 66:
-                output.logits[row] = float("nan")
-        return output
+    def predict(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
+        logits = super().predict(token_ids)
+        return np.full_like(logits, np.nan) if token_ids[:1] == [66] else logits
 
 
 def test_a_request_that_cannot_be_sampled_fails_alone() -> None:

@@ -67,7 +67,7 @@ def chunked_logits(
             )
         )
         assert output.logits is not None
-        np.testing.assert_array_equal(output.greedy, output.logits.argmax(axis=1))
+        np.testing.assert_array_equal(output.token_ids, output.logits.argmax(axis=1))
         parts = np.split(output.logits, np.cumsum(counts)[:-1])
         for i, count, part in zip(running, counts, parts, strict=True):
             found[i].append(part.copy())

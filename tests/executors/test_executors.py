@@ -49,21 +49,21 @@ def test_greedy_is_the_lowest_of_the_likeliest(executor: Executor) -> None:
     assert output.logits is not None
     assert output.logits.shape == (1, CONFIG.vocab_size)
     assert output.logits.dtype == np.float32
-    assert output.greedy.dtype == np.int32
-    assert output.greedy[0] == np.flatnonzero(output.logits[0] == output.logits[0].max())[0]
+    assert output.token_ids.dtype == np.int32
+    assert output.token_ids[0] == np.flatnonzero(output.logits[0] == output.logits[0].max())[0]
 
 
 def test_logits_are_given_only_when_wanted(executor: Executor) -> None:
     wanted = run(executor, PROMPT, 0, [0, 1])
     output = executor.execute(Batch(ints(PROMPT), ints([40]), ints([0]), [[0, 1]], ints([39])))
     assert output.logits is None
-    assert output.greedy.tolist() == wanted.greedy.tolist()
+    assert output.token_ids.tolist() == wanted.token_ids.tolist()
 
 
 def test_a_chunk_without_rows_only_fills_the_cache(kind: Kind, executor: Executor) -> None:
     whole = logits(executor, PROMPT, 0, [0, 1])
     first = executor.execute(Batch(ints(PROMPT[:20]), ints([20]), ints([0]), [[4, 3]], ints([])))
-    assert first.greedy.shape == (0,)
+    assert first.token_ids.shape == (0,)
     assert close(kind, logits(executor, PROMPT[20:], 20, [4, 3]), whole)
 
 

@@ -231,8 +231,8 @@ class Engine:
                 if answer.finish_reason is None:
                     num_generated += 1
                     seq.token_ids.append(token_id)
-                    if (counts := seq.sampling.counts) is not None:
-                        counts.add(token_id)
+                    if (edits := seq.sampling.edits) is not None:
+                        edits.add(token_id)
                     if (chunk := answer.push(token_id, logprob)) is not None:
                         deliveries.append(Delivery(seq.request_id, chunk))
                         continue

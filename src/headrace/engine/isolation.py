@@ -18,12 +18,9 @@ def execute_apart(
     failures: Failures = []
     for alone in _apart(step):
         try:
-            output = executor.execute(decoder.batch(alone))
+            computed.append((alone, executor.execute(decoder.batch(alone))))
         except ValueError as its_error:
             failures.append((alone.sequences[0], its_error))
-        else:
-            logits = None if output.logits is None else output.logits.copy()
-            computed.append((alone, Output(output.greedy.copy(), logits)))
     return computed, failures
 
 
@@ -39,9 +36,8 @@ def decode_apart(
     for alone in _apart(step):
         rows = slice(row, row + decoder.num_rows(alone.sequences[0], alone.num_new_tokens[0]))
         row = rows.stop
-        logits = None if output.logits is None else output.logits[rows]
         try:
-            decoded.append(decoder.decode(alone, Output(output.greedy[rows], logits)))
+            decoded.append(decoder.decode(alone, output.of(rows)))
         except Exception as its_error:  # noqa: BLE001 - reported for the sequence at fault
             failures.append((alone.sequences[0], its_error))
     return decoded, failures

@@ -3,24 +3,22 @@
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.engine.decoding.decoder import Decoded
-from headrace.engine.logprobs import token_logprobs
-from headrace.engine.sampler import Sampler
+from headrace.engine.sampling_state import SamplingState, sampling
 from headrace.engine.scheduler import Step
 from headrace.engine.sequence import Sequence
-from headrace.executors.executor import Batch, Output
-from headrace.generation import TokenLogprob
+from headrace.executors.executor import Batch, Logprobs, Output, Sampling
+from headrace.generation import TokenLogprob, TopLogprob
 
 
 class AutoregressiveDecoder:
-    """Greedy rows take the executor's prediction; others are sampled from its logits."""
+    """The executor chooses every token; a step of greedy rows alone asks for nothing more."""
 
     def __init__(
         self, vocab_size: int, block_size: int, token_bytes: Callable[[int], bytes]
     ) -> None:
-        self._sampler = Sampler(vocab_size)
+        self._vocab_size = vocab_size
         self._block_size = block_size
         self._token_bytes = token_bytes
 
@@ -28,15 +26,17 @@ class AutoregressiveDecoder:
         """All in one pass: a model leaves the caches cold, and each pass would fill them anew."""
         size = self._block_size
         token_ids, computed, tables, rows = list[int](), list[int](), list[list[int]](), list[int]()
-        want_logits = False
+        sampled = False
         for seq, count in zip(step.sequences, step.num_new_tokens, strict=True):
             known, table = seq.token_ids, seq.block_table
             start = seq.num_computed_tokens
             end = start + count
             if seq.scores_prompt:
                 rows += range(len(token_ids), len(token_ids) + count)
+                sampled = True
             elif end == len(known):
                 rows.append(len(token_ids) + count - 1)
+                sampled = sampled or seq.sampling.is_sampled(end - seq.num_prompt_tokens)
             if count == 1:
                 token_ids.append(known[start])
             else:
@@ -45,14 +45,13 @@ class AutoregressiveDecoder:
             # Tables of prompts in progress reach further than their last new token.
             num_blocks = -(-end // size)
             tables.append(table if len(table) == num_blocks else table[:num_blocks])
-            want_logits = want_logits or _needs_logits(seq)
         return Batch(
             token_ids=np.array(token_ids, dtype=np.int32),
             num_new_tokens=np.array(step.num_new_tokens, dtype=np.int32),
             num_computed_tokens=np.array(computed, dtype=np.int32),
             block_tables=tables,
             rows=np.array(rows, dtype=np.int32),
-            want_logits=want_logits,
+            sampling=self._sampling(step) if sampled else None,
         )
 
     def num_rows(self, seq: Sequence, num_new_tokens: int) -> int:
@@ -60,81 +59,65 @@ class AutoregressiveDecoder:
 
     def decode(self, step: Step, output: Output) -> Decoded:
         """Read the output of a batch whose step has been recorded."""
-        if output.logits is None:
-            return _likeliest(step, output)
-        decoded, rows, end = Decoded(), list[int](), 0
+        if output.logprobs is None:
+            caught_up = [
+                seq for seq in step.sequences if len(seq.token_ids) == seq.num_computed_tokens
+            ]
+            return Decoded(caught_up, output.token_ids.tolist(), [None] * len(caught_up))
+        decoded, end = Decoded(), 0
+        found, token_ids = _Rows(output.logprobs, self._token_bytes), output.token_ids.tolist()
         for seq, count in zip(step.sequences, step.num_new_tokens, strict=True):
             start, end = end, end + self.num_rows(seq, count)
+            num_top = seq.sampling.params.logprobs
             if seq.scores_prompt:
-                decoded.prompt_logprobs.append(self._score(seq, count, start, output))
+                position = seq.num_computed_tokens - count + 1
+                scored = range(start, start + min(count, len(seq.token_ids) - position))
+                scores = [found.of(row, token_ids[row], num_top or 0) for row in scored]
+                decoded.prompt_logprobs.append((seq, position, scores))
             if seq.has_caught_up:
+                token_id = token_ids[end - 1]
+                logprob = None if num_top is None else found.of(end - 1, token_id, num_top)
                 decoded.sequences.append(seq)
-                rows.append(end - 1)
-        decoded.token_ids = output.greedy[rows].tolist()
-        decoded.logprobs = [None] * len(rows)
-        self._sample(decoded, rows, output.logits)
+                decoded.token_ids.append(token_id)
+                decoded.logprobs.append(logprob)
         return decoded
 
-    def _sample(self, decoded: Decoded, rows: list[int], logits: NDArray[np.float32]) -> None:
-        """Replace the likeliest token where the request asks for something else."""
-        sampled = [at for at, seq in enumerate(decoded.sequences) if _needs_logits(seq)]
-        if not sampled:
-            return
-        sequences = [decoded.sequences[at] for at in sampled]
-        chosen = self._sampler.sample(
-            [seq.sampling for seq in sequences],
-            [seq.num_output_tokens for seq in sequences],
-            _take(logits, [rows[at] for at in sampled]),
+    def _sampling(self, step: Step) -> Sampling:
+        """What is wanted of the batch's rows: a token, or how likely the prompt's next one was."""
+        states, positions, targets = list[SamplingState](), list[int](), list[int]()
+        for seq, count in zip(step.sequences, step.num_new_tokens, strict=True):
+            end = seq.num_computed_tokens + count
+            if seq.scores_prompt:
+                following = seq.token_ids[end - count + 1 : end + 1]
+                targets += following
+                targets += [-1] * (count - len(following))
+                states += [seq.sampling] * count
+                positions += [0] * count
+            elif end == len(seq.token_ids):
+                targets.append(-1)
+                states.append(seq.sampling)
+                positions.append(seq.num_output_tokens)
+        return sampling(states, positions, targets, self._vocab_size)
+
+
+class _Rows:
+    """A step's log-probabilities, as plain numbers."""
+
+    def __init__(self, logprobs: Logprobs, token_bytes: Callable[[int], bytes]) -> None:
+        self._token_bytes = token_bytes
+        self._chosen = logprobs.chosen.tolist()
+        self._top_ids = logprobs.top_ids.tolist()
+        self._top = logprobs.top.tolist()
+
+    def of(self, row: int, token_id: int, num_top: int) -> TokenLogprob:
+        top = list(zip(self._top_ids[row], self._top[row], strict=True))[:num_top]
+        return TokenLogprob(
+            token_id,
+            self._token_bytes(token_id),
+            self._chosen[row],
+            [
+                TopLogprob(top_id, self._token_bytes(top_id), logprob)
+                for top_id, logprob in top
+                if top_id >= 0
+            ],
         )
-        for at, token_id in zip(sampled, chosen, strict=True):
-            decoded.token_ids[at] = token_id
-        self._add_logprobs(decoded, rows, logits)
-
-    def _add_logprobs(self, decoded: Decoded, rows: list[int], logits: NDArray[np.float32]) -> None:
-        wanted = [
-            (at, num_top)
-            for at, seq in enumerate(decoded.sequences)
-            if (num_top := seq.sampling.params.logprobs) is not None
-        ]
-        if not wanted:
-            return
-        found = token_logprobs(
-            logits[[rows[at] for at, _ in wanted]],
-            [decoded.token_ids[at] for at, _ in wanted],
-            [num_top for _, num_top in wanted],
-            self._token_bytes,
-        )
-        for (at, _), logprob in zip(wanted, found, strict=True):
-            decoded.logprobs[at] = logprob
-
-    def _score(
-        self, seq: Sequence, count: int, row: int, output: Output
-    ) -> tuple[Sequence, int, list[TokenLogprob]]:
-        """How likely the model found the prompt tokens that follow the `count` just computed."""
-        position = seq.num_computed_tokens - count + 1
-        targets = seq.token_ids[position : position + count]
-        num_top = [seq.sampling.params.logprobs or 0] * len(targets)
-        assert output.logits is not None
-        logits = output.logits[row : row + len(targets)]
-        return seq, position, token_logprobs(logits, targets, num_top, self._token_bytes)
-
-
-def _likeliest(step: Step, output: Output) -> Decoded:
-    """Every row is one of a sequence that has caught up and wants no more than this."""
-    sequences = [seq for seq in step.sequences if len(seq.token_ids) == seq.num_computed_tokens]
-    return Decoded(sequences, output.greedy.tolist(), [None] * len(sequences))
-
-
-def _needs_logits(seq: Sequence) -> bool:
-    """Whether the likeliest token is not enough to choose the next one."""
-    sampling = seq.sampling
-    return (
-        sampling.always_needs_logits
-        or seq.scores_prompt
-        or (sampling.min_tokens > 0 and seq.num_output_tokens < sampling.min_tokens)
-    )
-
-
-def _take(logits: NDArray[np.float32], rows: list[int]) -> NDArray[np.float32]:
-    """The rows, copied only when they are not all of them."""
-    return logits if len(rows) == len(logits) else logits[rows]

@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from headrace.executors.config import MAX_THREADS, ExecutorConfig
 from headrace.executors.cpu import machine
-from headrace.executors.executor import Batch, Output, Progress
+from headrace.executors.executor import Batch, Logprobs, Output, Progress
 from headrace.executors.kv_budget import kv_budget
-from headrace.executors.native.kernels import BLOCK_SIZE, Model, instruction_set
+from headrace.executors.native.kernels import BLOCK_SIZE, Model, StepResult, instruction_set
 from headrace.executors.native.loading import Packing, load_weights
 from headrace.executors.native.precision import choose_precision
 from headrace.executors.native.shape import model_shape, rope_tables
@@ -79,10 +79,11 @@ class NativeExecutor:
             _block_tables(batch),
             _ints(batch.rows),
             want="logits" if batch.want_logits else "greedy",
+            sampling=batch.sampling,
         )
         if not np.isfinite(result.max).all():
             raise ValueError("the model's logits are not finite")
-        return Output(result.greedy, result.logits if batch.want_logits else None)
+        return Output(_token_ids(result), _logprobs(result), result.logits)
 
     def close(self) -> None:
         del self._model
@@ -117,6 +118,20 @@ class NativeExecutor:
                     rows=one,
                 )
             )
+
+
+def _token_ids(result: StepResult) -> NDArray[np.int32]:
+    if result.token_ids is None:
+        return result.greedy
+    if (result.token_ids < 0).any():
+        raise ValueError("an edit makes a logit infinite, or leaves no token to choose")
+    return result.token_ids
+
+
+def _logprobs(result: StepResult) -> Logprobs | None:
+    if result.logprobs is None or result.top_ids is None or result.top_logprobs is None:
+        return None
+    return Logprobs(result.logprobs, result.top_ids, result.top_logprobs)
 
 
 def _ints(values: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -1,10 +1,10 @@
 """What the extension gives us. The only file that imports headrace_native; it may be absent."""
 
-from headrace_native import Model, Weights, level, levels
+from headrace_native import Model, StepResult, Weights, level, levels
 
 from headrace.errors import ConfigurationError
 
-__all__ = ["BLOCK_SIZE", "Model", "Weights", "instruction_set", "levels"]
+__all__ = ["BLOCK_SIZE", "Model", "StepResult", "Weights", "instruction_set", "levels"]
 
 BLOCK_SIZE = 32  # tokens in one KV block, fixed in the kernels
 

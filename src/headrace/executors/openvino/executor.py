@@ -16,6 +16,8 @@ from headrace.executors.openvino.kv_cache import KVCache, block_bytes, block_siz
 from headrace.executors.openvino.paged_attention import check_version
 from headrace.executors.openvino.precision import OPENVINO_KV, Precision, choose_precision
 from headrace.executors.openvino.step import Limits, step_inputs
+from headrace.executors.sampling.logprobs import logprobs_of
+from headrace.executors.sampling.sampler import Sampler
 from headrace.modelfiles.config import ModelConfig
 from headrace.modelfiles.model import ModelFiles
 
@@ -43,6 +45,7 @@ class OpenVinoExecutor:
         self._cache, self._limits = _make_cache(
             compiled, files.config, config, here, constants.num_bytes
         )
+        self._sampler = Sampler(files.config.vocab_size)
         self._request = compiled.create_infer_request()
         self._ports = {port.get_any_name(): index for index, port in enumerate(compiled.inputs)}
         for name, tensor in self._cache.tensors.items():
@@ -93,7 +96,11 @@ class OpenVinoExecutor:
         # argmax of the fetched rows is faster than TopK in the graph, and takes the lowest on ties
         greedy = logits.argmax(axis=1).astype(np.int32)
         _require_finite(logits, greedy)
-        return Output(greedy, logits if batch.want_logits else None)
+        token_ids, logprobs = greedy, None
+        if batch.sampling is not None:
+            token_ids = self._sampler.sample(batch.sampling, logits)
+            logprobs = logprobs_of(logits, token_ids, batch.sampling.num_top)
+        return Output(token_ids, logprobs, logits if batch.want_logits else None)
 
     def close(self) -> None:
         del self._request, self._cache

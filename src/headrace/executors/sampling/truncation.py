@@ -5,13 +5,10 @@ exponentials. What a row draws depends on that row alone: the arithmetic is the 
 rows it is called with.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from headrace.generation import SamplingParams
 
 CHUNK = 256  # tokens; rows are padded to a multiple of it with impossible ones
 
@@ -29,15 +26,6 @@ class Limits(NamedTuple):
     top_k: Ints
     top_p: Floats
     min_p: Floats
-
-    @classmethod
-    def of(cls, params: Sequence[SamplingParams], vocab_size: int) -> Self:
-        top_k = np.array([p.top_k for p in params], dtype=np.int64)
-        return cls(
-            np.where(top_k < vocab_size, top_k, 0),
-            np.array([p.top_p for p in params], dtype=np.float64),
-            np.array([p.min_p for p in params], dtype=np.float64),
-        )
 
     @property
     def by_mass(self) -> NDArray[np.bool]:

@@ -1,4 +1,6 @@
-"""Sampling against plain definitions, written the slow way."""
+"""What requests ask of sampling, and the numpy sampler against plain definitions."""
+
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -7,8 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from headrace.engine.random_numbers import uniforms
-from headrace.engine.sampler import Sampler
-from headrace.engine.sampling_state import SamplingState
+from headrace.engine.sampling_state import SamplingState, sampling
+from headrace.executors.sampling.sampler import Sampler
 from headrace.generation import SamplingParams
 
 VOCAB_SIZE = 1000
@@ -22,8 +24,17 @@ def state(seed: int = 0, **options: object) -> SamplingState:
 
 
 def observe(one: SamplingState, token_id: int) -> None:
-    if one.counts is not None:
-        one.counts.add(token_id)
+    if one.edits is not None:
+        one.edits.add(token_id)
+
+
+def draw(
+    states: Sequence[SamplingState], positions: Sequence[int], logits: NDArray[np.float32]
+) -> list[int]:
+    vocab_size = logits.shape[1]
+    wanted = sampling(states, positions, [-1] * len(states), vocab_size)
+    chosen: list[int] = Sampler(vocab_size).sample(wanted, logits).tolist()
+    return chosen
 
 
 def reference(logits: NDArray[np.float32], params: SamplingParams) -> dict[int, float]:
@@ -56,7 +67,7 @@ def test_only_tokens_that_the_limits_leave_are_drawn_and_the_likely_ones_are(
     shares = reference(LOGITS[row], SamplingParams(**options))
     count = 200
     states = [state(seed, **options) for seed in range(count)]
-    drawn = Sampler(VOCAB_SIZE).sample(states, [0] * count, np.tile(LOGITS[row], (count, 1)))
+    drawn = draw(states, [0] * count, np.tile(LOGITS[row], (count, 1)))
     assert set(drawn) <= set(shares)
     assert set(drawn) >= {token_id for token_id, share in shares.items() if share > 0.12}
 
@@ -64,7 +75,7 @@ def test_only_tokens_that_the_limits_leave_are_drawn_and_the_likely_ones_are(
 def test_equal_logits_at_the_edge_of_the_nucleus_are_kept_by_lowest_id() -> None:
     logits = np.zeros((300, VOCAB_SIZE), dtype=np.float32)
     states = [state(seed, top_p=0.004) for seed in range(300)]
-    assert set(Sampler(VOCAB_SIZE).sample(states, [0] * 300, logits)) == {0, 1, 2, 3}
+    assert set(draw(states, [0] * 300, logits)) == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("options", [{}, {"top_p": 0.9}, {"top_k": 10}, {"min_p": 0.02}])
@@ -74,7 +85,7 @@ def test_draws_follow_the_distribution(options: dict[str, float]) -> None:
     weights = np.exp(logits[0][support].astype(np.float64))
     count = 20_000
     states = [state(3, **options)] * count
-    drawn = Sampler(50).sample(states, list(range(count)), np.tile(logits, (count, 1)))
+    drawn = draw(states, list(range(count)), np.tile(logits, (count, 1)))
     found = np.bincount(drawn, minlength=50)[support] / count
     assert np.abs(found - weights / weights.sum()).max() < 0.012  # over 3 standard deviations
 
@@ -99,10 +110,10 @@ def test_a_row_draws_the_same_token_in_any_batch(data: st.DataObject) -> None:
             observe(one, token_id)
     positions = [seed % 4 for seed in range(len(states))]
     logits = LOGITS[: len(states)]
-    together = Sampler(VOCAB_SIZE).sample(states, positions, logits)
+    together = draw(states, positions, logits)
     for row, one in enumerate(states):
         at = slice(row, row + 1)
-        assert Sampler(VOCAB_SIZE).sample([one], positions[at], logits[at]) == [together[row]]
+        assert draw([one], positions[at], logits[at]) == [together[row]]
 
 
 def test_a_seed_gives_other_tokens_at_other_positions_and_indexes() -> None:
@@ -112,8 +123,8 @@ def test_a_seed_gives_other_tokens_at_other_positions_and_indexes() -> None:
         for index in range(20)
     ]
     logits = np.tile(LOGITS[:1], (20, 1))
-    by_index = Sampler(VOCAB_SIZE).sample(states, [0] * 20, logits)
-    by_position = Sampler(VOCAB_SIZE).sample(states[:1] * 20, list(range(20)), logits)
+    by_index = draw(states, [0] * 20, logits)
+    by_position = draw(states[:1] * 20, list(range(20)), logits)
     assert len(set(by_index)) > 5
     assert len(set(by_position)) > 5
 
@@ -138,7 +149,7 @@ def test_penalties_have_the_meaning_they_have_in_vllm() -> None:
         one = state(temperature=0.0, **options)
         for token_id in (7, 7, 8):
             observe(one, token_id)
-        return Sampler(VOCAB_SIZE).sample([one], [3], logits)[0]
+        return draw([one], [3], logits)[0]
 
     assert greedy() == 7
     assert greedy(frequency_penalty=0.3) == 7  # 4.4 for token 7, 4.2 for token 8
@@ -153,14 +164,14 @@ def test_repetition_makes_negative_logits_more_negative() -> None:
     logits = np.full((1, VOCAB_SIZE), -9, dtype=np.float32)
     logits[0, [1, 9]] = [-1.0, -1.5]
     one = state(temperature=0.0, repetition_penalty=2.0)
-    assert Sampler(VOCAB_SIZE).sample([one], [0], logits) == [9]
+    assert draw([one], [0], logits) == [9]
 
 
 def test_a_bias_can_force_and_forbid_tokens() -> None:
     forced = state(logit_bias={17: 100.0})
     best = int(LOGITS[0].argmax())
     forbidden = state(temperature=0.0, logit_bias={best: -100.0})
-    drawn = Sampler(VOCAB_SIZE).sample([forced, forbidden], [0, 0], LOGITS[[0, 0]])
+    drawn = draw([forced, forbidden], [0, 0], LOGITS[[0, 0]])
     assert drawn[0] == 17
     assert drawn[1] == int(np.argsort(-LOGITS[0])[1])
 
@@ -169,23 +180,41 @@ def test_tokens_that_end_the_answer_wait_for_min_tokens() -> None:
     logits = np.zeros((1, VOCAB_SIZE), dtype=np.float32)
     logits[0, [5, 6, 8]] = [9.0, 8.0, 7.0]
     one = state(temperature=0.0, min_tokens=2)
-    found = [Sampler(VOCAB_SIZE).sample([one], [position], logits)[0] for position in (0, 1, 2)]
+    found = [draw([one], [position], logits)[0] for position in (0, 1, 2)]
     assert found == [8, 8, 5]
 
 
 def test_a_tiny_temperature_takes_the_best_token() -> None:
-    drawn = Sampler(VOCAB_SIZE).sample([state(temperature=1e-40)] * 3, [0] * 3, LOGITS[:3])
+    drawn = draw([state(temperature=1e-40)] * 3, [0] * 3, LOGITS[:3])
     assert drawn == LOGITS[:3].argmax(axis=-1).tolist()
 
 
 def test_logits_that_are_no_numbers_are_an_error() -> None:
-    with pytest.raises(ArithmeticError, match="not finite"):
-        Sampler(VOCAB_SIZE).sample([state()], [0], np.full((1, VOCAB_SIZE), np.nan, np.float32))
+    with pytest.raises(ValueError, match="not finite"):
+        draw([state()], [0], np.full((1, VOCAB_SIZE), np.nan, np.float32))
 
 
 def test_a_vocabulary_of_any_width_is_sampled_without_its_padding() -> None:
     logits = np.full((50, 3), -5, dtype=np.float32)
     states = [state(seed, temperature=2.0) for seed in range(50)]
-    for one in states:
-        one.stop_ids = one.stop_ids[:0]
-    assert set(Sampler(3).sample(states, [0] * 50, logits)) == {0, 1, 2}
+    assert set(draw(states, [0] * 50, logits)) == {0, 1, 2}
+
+
+def test_a_prompts_penalised_tokens_and_a_bias_meet_in_vllms_order() -> None:
+    logits = np.zeros((1, VOCAB_SIZE), dtype=np.float32)
+    logits[0, [2, 9]] = [1.0, 2.4]
+    one = state(temperature=0.0, repetition_penalty=2.0, logit_bias={2: 4.0})
+    assert draw([one], [0], logits) == [2]  # (1 + 4) / 2 is more than 2.4, 1 / 2 + 4 would be too
+    two = state(temperature=0.0, repetition_penalty=2.0, logit_bias={2: 3.0})
+    assert draw([two], [0], logits) == [9]  # (1 + 3) / 2 is less, 1 / 2 + 3 would not be
+
+
+def test_a_row_without_edits_between_rows_with_them_is_left_as_it_is() -> None:
+    best = LOGITS[:3].argmax(axis=-1).tolist()
+    states = [
+        state(temperature=0.0, logit_bias={best[0]: -100.0}),
+        state(temperature=0.0, logprobs=1),
+        state(temperature=0.0, logit_bias={best[2]: -100.0}),
+    ]
+    first, second, third = draw(states, [0] * 3, LOGITS[:3])
+    assert (first != best[0], second, third != best[2]) == (True, best[1], True)

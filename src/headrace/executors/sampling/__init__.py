@@ -1,0 +1,1 @@
+"""Sampling in numpy, for executors that give logits alone."""
