@@ -97,7 +97,7 @@ TEST_CASE("a long int8 product has the same bits in pieces of the panel and whol
     CAPTURE(std::string(kernels->isa));
     const int rows = 300, n = 32, k = 1700;
     const Packed b(*kernels, WeightKind::i8a8, n, k, 11);
-    const Operands a(*kernels, true, rows, k, 12);
+    const Operands a(*kernels, WeightKind::i8a8, rows, k, 12);
     const Buffer scratch(kernels->scratch_bytes(k, 64));
     std::vector<float> whole(rows * kPanel), single(whole.size());
     const auto run = [&](int begin, int end, std::vector<float>& out) {
