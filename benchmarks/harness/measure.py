@@ -4,6 +4,7 @@ All systems stay up and idle while one is measured, so that a slow minute of the
 all of them alike.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -88,8 +89,7 @@ async def measure(
                 say(f"{subject.system.name} at {concurrency}: {rate:.0f} tokens/s")
         return [subject.result(plan) for subject in subjects], skipped
     finally:
-        for subject in subjects:
-            await subject.close()
+        await asyncio.gather(*(subject.close() for subject in subjects))
 
 
 async def _start_all(subjects: Sequence[Subject], plan: Plan, say: Say) -> dict[str, str]:

@@ -9,6 +9,7 @@ import signal
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -76,17 +77,19 @@ class Command:
             raise StartError(f"ended with code {code}, last words {said!r}; see {self.log}")
 
     async def close(self) -> None:
-        """Ask the process to end, then end its whole session."""
-        if self.process is None:
+        """Ask the process to end; end its whole session when it does not, or when cancelled."""
+        process, self.process = self.process, None
+        if process is None or process.returncode is not None:
             return
-        if self.process.returncode is None:
-            self.process.terminate()
-            try:
-                await asyncio.wait_for(self.process.wait(), STOP_LIMIT)
-            except TimeoutError:
-                os.killpg(self.process.pid, signal.SIGKILL)
-                await self.process.wait()
-        self.process = None
+        process.terminate()
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STOP_LIMIT):
+                    await process.wait()
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
 
 
 def last_line(log: Path) -> str:

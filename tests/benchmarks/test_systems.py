@@ -96,6 +96,23 @@ async def test_a_library_answers_a_load_from_its_own_process(tmp_path: Path) -> 
         os.kill(pid, 0)
 
 
+async def test_a_cancelled_close_leaves_no_process_behind(tmp_path: Path) -> None:
+    stubborn = (
+        "import signal; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); input()"
+    )
+    command = python(stubborn, tmp_path / "log")
+    process = await command.start(piped=True)
+    assert process.stdout is not None
+    await process.stdout.readline()
+    closing = asyncio.create_task(command.close())
+    await asyncio.sleep(0)  # it has asked by now, and waits
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    with pytest.raises(ProcessLookupError):
+        os.kill(process.pid, 0)
+
+
 async def test_a_library_that_dies_is_an_error(tmp_path: Path) -> None:
     library = Library("theirs", python("print('ready'); input(); exit(3)", tmp_path / "log"))
     await library.start()
