@@ -42,11 +42,6 @@ uint64_t read_xcr0() {
 }
 #endif
 
-bool may_run_amx() {
-  static const bool granted = request_amx();
-  return granted;
-}
-
 std::string names_of(const std::vector<const Kernels*>& kernels) {
   std::string names;
   for (const Kernels* k : kernels) names += (names.empty() ? "" : ", ") + std::string(k->isa);
@@ -90,15 +85,14 @@ bool request_amx() {
 #endif
 }
 
-std::vector<const Kernels*> available_kernels() {
-  const CpuLevels levels = cpu_levels(read_cpu_registers());
+std::vector<const Kernels*> usable_kernels(const CpuLevels& levels, bool (*may_use_tiles)()) {
   std::vector<const Kernels*> kernels;
-  const auto add = [&kernels](const Kernels* k) {
-    if (k) kernels.push_back(k);
+  const auto add = [&kernels](bool usable, const Kernels* k) {
+    if (usable && k) kernels.push_back(k);
   };
-  if (levels.amx && amx_kernels() && may_run_amx()) add(amx_kernels());
-  if (levels.avx512) add(avx512_kernels());
-  if (levels.avx2) add(avx2_kernels());
+  add(levels.amx && amx_kernels() && may_use_tiles(), amx_kernels());
+  add(levels.avx512, avx512_kernels());
+  add(levels.avx2, avx2_kernels());
   kernels.push_back(scalar_kernels());
   return kernels;
 }

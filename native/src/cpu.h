@@ -28,7 +28,12 @@ CpuLevels cpu_levels(const CpuRegisters&);
 // it refuses or does not know the question: old kernels, some sandboxes.
 bool request_amx();
 
-// Best first, never empty: the portable kernels run everywhere.
+// What the build holds of these levels, best first, never empty: the portable kernels run
+// everywhere. Where the tiles may not be used, which is asked only when all else is there, the
+// level below is the best.
+std::vector<const Kernels*> usable_kernels(const CpuLevels&, bool (*may_use_tiles)());
+
+// The same of this process.
 std::vector<const Kernels*> available_kernels();
 
 // The best, or the one that `forced` names; null or empty for none. Throws std::invalid_argument

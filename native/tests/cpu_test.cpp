@@ -4,6 +4,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace headrace {
 namespace {
@@ -73,6 +74,39 @@ TEST_CASE("registers that the system does not save are not used") {
   CHECK_FALSE(cpu_levels(r).avx512);
   r.xcr0 = 0x3;
   CHECK_FALSE(cpu_levels(r).avx2);
+}
+
+std::vector<std::string> names_of(const std::vector<const Kernels*>& kernels) {
+  std::vector<std::string> names;
+  for (const Kernels* k : kernels) names.emplace_back(k->isa);
+  return names;
+}
+
+TEST_CASE("where the system refuses the tiles the level below is the best") {
+  const CpuLevels levels = cpu_levels(everything());
+  std::vector<std::string> granted = names_of(usable_kernels(levels, [] { return true; }));
+  const std::vector<std::string> refused = names_of(usable_kernels(levels, [] { return false; }));
+  if (amx_kernels()) {
+    REQUIRE(granted.front() == "amx");
+    granted.erase(granted.begin());
+  }
+  CHECK(refused == granted);
+  if (avx512_kernels()) CHECK(refused.front() == "avx512");
+}
+
+TEST_CASE("the system is asked for the tiles only where the machine and the build have them") {
+  static int asked;
+  asked = 0;
+  const auto ask = [] {
+    asked++;
+    return false;
+  };
+  CpuLevels levels = cpu_levels(everything());
+  usable_kernels(levels, ask);
+  CHECK(asked == (amx_kernels() ? 1 : 0));
+  levels.amx = false;
+  CHECK(names_of(usable_kernels(levels, ask)).back() == "scalar");
+  CHECK(asked == (amx_kernels() ? 1 : 0));
 }
 
 TEST_CASE("asking for the tiles twice gives the same answer") {

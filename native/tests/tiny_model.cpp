@@ -216,6 +216,50 @@ Stored stored(const std::vector<float>& values, int rows) {
           {reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof(float)}};
 }
 
+// Groups of 32 as Q8_0 and Q4_0 store them: a scale in half precision, then numbers from -127 to
+// 127, or sixteen bytes of two numbers each that stand for themselves less 8.
+struct Grouped {
+  std::vector<uint8_t> bytes;
+  const char* format;
+
+  Grouped(const std::vector<float>& values, bool four_bits) : format(four_bits ? "Q4_0" : "Q8_0") {
+    for (size_t i = 0; i < values.size(); i += kGroup) put(&values[i], four_bits);
+  }
+  Stored stored(int rows) const { return {format, rows, bytes}; }
+
+ private:
+  void put(const float* values, bool four_bits) {
+    float most = 0;
+    for (int i = 0; i < kGroup; i++) most = std::max(most, std::fabs(values[i]));
+    const _Float16 scale = static_cast<_Float16>(most / (four_bits ? 7.f : 127.f));
+    const auto number = [&](int i) {
+      return static_cast<int>(std::lround(values[i] / std::max(static_cast<float>(scale), 1e-6f)));
+    };
+    const size_t first = bytes.size();
+    bytes.resize(first + sizeof scale);
+    std::memcpy(&bytes[first], &scale, sizeof scale);
+    for (int i = 0; i < (four_bits ? kGroup / 2 : kGroup); i++) {
+      const int low = number(i), high = four_bits ? number(i + kGroup / 2) + 8 : 0;
+      bytes.push_back(static_cast<uint8_t>(four_bits ? low + 8 + high * 16 : low));
+    }
+  }
+};
+
+bool is_grouped(WeightKind kind) { return kind == WeightKind::q8 || kind == WeightKind::q4; }
+
+void put_matrix(Weights& weights, const std::string& name, WeightKind kind,
+                const std::vector<const std::vector<float>*>& parts, int rows_each) {
+  std::vector<Grouped> groups;
+  std::vector<Stored> from;
+  for (const auto* values : parts) {
+    if (is_grouped(kind)) groups.emplace_back(*values, kind == WeightKind::q4);
+  }
+  for (size_t i = 0; i < parts.size(); i++) {
+    from.push_back(is_grouped(kind) ? groups[i].stored(rows_each) : stored(*parts[i], rows_each));
+  }
+  weights.put(name, from, parts.size() == 2);
+}
+
 // Sixteen of the gate's, then sixteen of up's.
 std::vector<float> interleaved(const std::vector<float>& gate, const std::vector<float>& up) {
   const size_t panels = (gate.size() + 15) / 16;
@@ -315,18 +359,43 @@ std::shared_ptr<Weights> pack_tiny(const TinyModel& m, const Kernels& kernels, c
   for (const auto& [name, values] : m.values) {
     if (!is_matrix(name) && name != "embedding") continue;
     for (const Entry& e : entries) {
-      if (e.name == name) weights->put(name, {stored(values, e.n)}, false);
+      if (e.name == name) put_matrix(*weights, name, e.weight, {&values}, e.n);
     }
   }
   for (int l = 0; l < s.num_layers; l++) {
     const std::string name = "layers." + std::to_string(l) + ".";
-    weights->put(name + "gate_up",
-                 {stored(m.values.at(name + "gate"), s.intermediate_size),
-                  stored(m.values.at(name + "up"), s.intermediate_size)},
-                 true);
+    put_matrix(*weights, name + "gate_up", kinds.most,
+               {&m.values.at(name + "gate"), &m.values.at(name + "up")}, s.intermediate_size);
   }
   weights->finish();
   return weights;
+}
+
+TinyModel as_packed(const TinyModel& m, const Weights& weights, const Kernels& kernels) {
+  TinyModel packed = m;
+  const auto read = [&](const std::string& matrix, int first, std::vector<float>& out) {
+    const Matrix from = weights.matrix(matrix);
+    const size_t k = static_cast<size_t>(from.k);
+    for (size_t row = 0; row * k < out.size(); row++) {
+      const int r = static_cast<int>(row);
+      const int column = first < 0 ? r : r / 16 * kPanel + first + r % 16;  // interleaved or not
+      kernels.read_column(from, column, &out[row * k]);
+    }
+  };
+  for (auto& [name, values] : packed.values) {
+    const size_t stem = name.rfind('.') + 1;
+    if (is_matrix(name)) read(name, -1, values);
+    if (name.ends_with(".gate")) read(name.substr(0, stem) + "gate_up", 0, values);
+    if (name.ends_with(".up")) read(name.substr(0, stem) + "gate_up", 16, values);
+  }
+  return packed;
+}
+
+bool can_hold(const TinyModel& m, const Kinds& kinds) {
+  const ModelSpec& s = m.spec;
+  const bool most = s.hidden_size % kGroup == 0 && s.num_heads * s.head_dim % kGroup == 0;
+  return (!is_grouped(kinds.most) || most) &&
+         (!is_grouped(kinds.down) || s.intermediate_size % kGroup == 0);
 }
 
 std::unique_ptr<Model> load_tiny(const TinyModel& m, const Kernels& kernels, const Kinds& kinds,
@@ -358,10 +427,10 @@ std::map<std::string, TinyModel> tiny_models() {
   ModelSpec qwen3 = shape(96, 4, 1, 128, 128);
   qwen3.qk_norm = true;
   models["qwen3"] = make_tiny(qwen3, true, 4);
-  ModelSpec gemma = shape(80, 2, 1, 256, 112, 3);
+  ModelSpec gemma = shape(96, 2, 1, 256, 160, 3);
   gemma.qk_norm = gemma.post_norms = true;
   gemma.activation = Activation::gelu_tanh;
-  gemma.embedding_scale = std::sqrt(80.f);
+  gemma.embedding_scale = std::sqrt(96.f);
   gemma.windows = {48, 0, 48};
   gemma.ropes = {0, 1, 0};
   models["gemma3"] = make_tiny(gemma, true, 5);

@@ -30,6 +30,11 @@ std::shared_ptr<Weights> pack_tiny(const TinyModel&, const Kernels&, const Kinds
 std::unique_ptr<Model> load_tiny(const TinyModel&, const Kernels&, const Kinds&,
                                  const Model::Options&);
 
+// The same with the numbers of the packed matrices, as products see them.
+TinyModel as_packed(const TinyModel&, const Weights&, const Kernels&);
+// Whether the rows of every matrix are whole groups, where a kind stores groups.
+bool can_hold(const TinyModel&, const Kinds&);
+
 // Logits after each of the tokens: [tokens][vocab_size].
 std::vector<std::vector<double>> reference_logits(const TinyModel&, const std::vector<int>& tokens);
 

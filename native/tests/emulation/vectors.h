@@ -100,8 +100,9 @@ inline __m512i fmadd_ph(__m512i a, __m512i b, __m512i c) {
   return (__m512i)out;
 }
 
-// The number at the odd place first, then the one at the even place: two fused multiply-adds.
-inline __m512 dpbf16_ps(__m512 sum, __m512i a, __m512i b) {
+// The number at the odd place first, then the one at the even place: two fused multiply-adds. Out
+// of line, or the compiler takes minutes over the products that are made of it.
+__attribute__((noinline)) inline __m512 dpbf16_ps(__m512 sum, __m512i a, __m512i b) {
   const F32 odd = fused(odd_bf16((U32)a), odd_bf16((U32)b), (F32)sum);
   return (__m512)fused(even_bf16((U32)a), even_bf16((U32)b), odd);
 }
