@@ -169,9 +169,10 @@ struct Avx512Machine {
     }
     for (int r = 0; r < kRows; r++) {
       if constexpr (kInt8) {
-        const int bias = 128 * row_sum(a + as_size(r) * a_bytes, steps);
-        sums[r][0] -= bias;
-        sums[r][1] -= bias;
+        // The biased sums of a long row wrap around, and come back here.
+        const uint32_t bias = 128 * static_cast<uint32_t>(row_sum(a + as_size(r) * a_bytes, steps));
+        sums[r][0] = (Ints)((Bits)sums[r][0] - bias);
+        sums[r][1] = (Ints)((Bits)sums[r][1] - bias);
       }
       store_as(c + as_size(r) * c_bytes, sums[r][0]);
       store_as(c + as_size(r) * c_bytes + 64, sums[r][1]);

@@ -113,3 +113,34 @@ TEST_CASE("a long int8 product has the same bits in pieces of the panel and whol
     CHECK(whole == single);
   }
 }
+
+// Stored with a bias, such weights make sums that pass the end of an int32 before it is taken off.
+TEST_CASE("the longest int8 product of the largest numbers is exact") {
+  const int k = 1 << 17;
+  const size_t numbers = static_cast<size_t>(k);
+  const std::vector<int8_t> quants(kPanel * numbers, 127);
+  const std::vector<float> ones(kPanel, 1.f);
+  for (const Kernels* kernels : available_kernels()) {
+    CAPTURE(std::string(kernels->isa));
+    const Buffer panel(kernels->panel_bytes(WeightKind::i8a8, k));
+    kernels->pack(WeightKind::i8a8, {k, nullptr, quants.data(), ones.data(), nullptr},
+                  panel.data());
+    const Matrix matrix{WeightKind::i8a8, kPanel, k, panel.data(), panel.size()};
+    const Buffer rows(numbers * 16), scratch(kernels->scratch_bytes(k, 64));
+    memset(rows.data(), 127, numbers);
+    memset(rows.data() + numbers, -127, numbers);
+    std::vector<float> out(2 * kPanel);
+    Epilogue e;
+    e.out = out.data();
+    e.out_stride = kPanel;
+    kernels->begin();
+    kernels->product(matrix, 0, {rows.data(), numbers, ones.data()}, 0, 2, e, nullptr,
+                     scratch.data());
+    kernels->end();
+    const float exact = 127.f * 127.f * static_cast<float>(k);
+    for (size_t c = 0; c < kPanel; c++) {
+      REQUIRE(out[c] == exact);
+      REQUIRE(out[kPanel + c] == -exact);
+    }
+  }
+}
