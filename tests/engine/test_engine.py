@@ -314,6 +314,7 @@ def test_without_max_tokens_an_answer_fills_the_context() -> None:
         ([1], SamplingParams(presence_penalty=float("inf")), "presence_penalty"),
         ([1], SamplingParams(logit_bias={257: 1.0}), "logit_bias"),
         ([1], SamplingParams(logit_bias={2: float("nan")}), "logit_bias"),
+        ([1], SamplingParams(logit_bias={2: -1e39}), "logit_bias"),
         ([1], SamplingParams(stop_token_ids=(300,)), "stop_token_ids"),
         ([1], SamplingParams(stop=("",)), "stop"),
         ([1], SamplingParams(n=0), "n"),

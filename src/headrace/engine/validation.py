@@ -1,6 +1,5 @@
 """Whether a request can be served at all, said before it is queued."""
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from headrace.generation import GenerationRequest, SamplingParams
 
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 64
+MAX_LOGIT_BIAS = 1e6  # over any logit; float32 adds it without overflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,11 @@ class RequestLimits:
             )
         self._check_stops(params)
         self._check_ids(params.logit_bias, "logit_bias")
-        if not all(map(math.isfinite, params.logit_bias.values())):
-            raise InvalidRequestError("logit_bias values must be finite", param="logit_bias")
+        if not all(abs(bias) <= MAX_LOGIT_BIAS for bias in params.logit_bias.values()):
+            raise InvalidRequestError(
+                f"logit_bias values must be from -{MAX_LOGIT_BIAS:g} to {MAX_LOGIT_BIAS:g}",
+                param="logit_bias",
+            )
 
     def _check_stops(self, params: SamplingParams) -> None:
         if not all(params.stop):
