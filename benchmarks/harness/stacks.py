@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-RATE = 100  # samples a second; each one stops the process for a moment
+RATE = 100  # samples a second
 PACKAGE = "headrace/"
 THREAD = "headrace-engine"  # the others mostly wait, which py-spy cannot always tell from work
 
@@ -19,7 +19,8 @@ async def record(pid: int, seconds: float, path: Path) -> dict[str, float] | Non
     process = await asyncio.create_subprocess_exec(
         *(program, "record", "--pid", str(pid), "--rate", str(RATE), "--threads"),
         *("--duration", str(max(1, round(seconds))), "--format", "raw", "--full-filenames"),
-        *("--output", str(path)),
+        # A sample that stops the process costs its event loop more than the tokens do.
+        *("--output", str(path), "--nonblocking"),
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
     )
