@@ -121,11 +121,14 @@ class NativeExecutor:
 
 
 def _token_ids(result: StepResult) -> NDArray[np.int32]:
-    if result.token_ids is None:
-        return result.greedy
-    if (result.token_ids < 0).any():
+    # Named by their type, which is unknown where the kernels are not installed.
+    greedy: NDArray[np.int32] = result.greedy
+    sampled: NDArray[np.int32] | None = result.token_ids
+    if sampled is None:
+        return greedy
+    if (sampled < 0).any():
         raise ValueError("an edit makes a logit infinite, or leaves no token to choose")
-    return result.token_ids
+    return sampled
 
 
 def _logprobs(result: StepResult) -> Logprobs | None:
