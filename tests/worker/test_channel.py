@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -85,6 +86,11 @@ def ends(**options: Any) -> Iterator[Ends]:
         yield pair
     finally:
         pair.close()
+
+
+def read_all(raw: socket.socket) -> bytes:
+    raw.settimeout(10)
+    return b"".join(iter(lambda: raw.recv(1 << 16), b""))
 
 
 def framed(data: bytes) -> bytes:
@@ -253,6 +259,41 @@ async def test_a_side_that_leaves_bytes_unread_has_hung_up_too() -> None:
         pair.raw.close()
         await asyncio.wait_for(pair.hung_up.wait(), 10)
         assert pair.broken == []
+
+
+async def test_what_waits_can_be_sent_before_the_end() -> None:
+    count = 20
+    with ends() as pair:
+        frame = frames.encode(frames.Abort(["x" * 100_000]))
+        for _ in range(count):
+            pair.near.send(frame)
+        assert pair.near.outbox_bytes > 0
+        reading = asyncio.create_task(asyncio.to_thread(read_all, pair.raw))
+        await asyncio.to_thread(pair.near.flush, 10.0)
+        pair.near.close()
+        assert await reading == count * framed(frame)
+
+
+async def test_what_waits_is_given_up_when_nobody_reads() -> None:
+    with ends() as pair:
+        while not pair.near.outbox_bytes:
+            pair.near.send(frames.encode(frames.Abort(["x" * 100_000])))
+        pair.near.flush(0.01)
+        assert pair.near.outbox_bytes == 0
+
+
+async def test_a_frame_that_its_receiver_fails_on_holds_up_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with ends() as pair:
+        pair.got = Mock(side_effect=[OSError("no space"), None, None])
+        data = b"".join(framed(frames.encode(frames.Abort([str(n)]))) for n in range(3))
+        for piece in (data[:-3], data[-3:]):
+            pair.raw.sendall(piece)
+            pair.near.receive_rest()
+        assert [frame.request_ids for frame in pair.received] == [["0"], ["1"], ["2"]]
+        assert pair.broken == []
+    assert "a frame could not be taken: Abort" in caplog.text
 
 
 async def test_a_channel_closed_by_a_frame_hands_over_no_further_one() -> None:

@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from socket import MSG_DONTWAIT, socket
 from typing import Generic, TypeVar
 
@@ -48,6 +49,7 @@ class Channel(Generic[Received]):
         self._hung_up = hung_up
         self._max_outbox_bytes = max_outbox_bytes
         self._arrived = bytearray()  # of a frame that is not whole
+        self._awaited = LENGTH_BYTES  # bytes until it is
         self._outbox: deque[memoryview] = deque()
         self._outbox_bytes = 0
         self._is_open = True
@@ -86,8 +88,21 @@ class Channel(Generic[Received]):
         while self._is_open and self._is_heard and self._read():
             pass
 
+    def flush(self, timeout: float) -> None:
+        """Send what waits, as long as the other side takes it within so many seconds; blocks."""
+        with self._lock:
+            if not self._is_open:
+                return
+            waiting = b"".join(self._outbox)
+            self._outbox.clear()
+            self._outbox_bytes = 0
+            self._socket.settimeout(timeout)
+            with suppress(OSError):  # it does not read, or has gone
+                self._socket.sendall(waiting)
+            self._socket.setblocking(False)
+
     def close(self) -> None:
-        """Close the socket; what it holds still arrives."""
+        """Close the socket. What it holds still arrives, what waits in the outbox does not."""
         with self._lock:
             if not self._is_open:
                 return
@@ -115,30 +130,37 @@ class Channel(Generic[Received]):
 
     def _take(self, data: bytes) -> None:
         """Hand over the frames that are whole and keep the rest."""
-        arrived: bytes | bytearray = data
         if self._arrived:
             self._arrived += data
-            arrived = self._arrived
-        at, view = 0, memoryview(arrived)
-        while self._is_open and len(view) - at >= LENGTH_BYTES:
+            if len(self._arrived) < self._awaited:
+                return  # a long frame is looked at once, not with every piece
+            data = bytes(self._arrived)
+        at, size, self._awaited = 0, len(data), LENGTH_BYTES
+        while self._is_open and size - at >= LENGTH_BYTES:
             start = at + LENGTH_BYTES
-            end = start + int.from_bytes(view[at:start], "little")
+            end = start + int.from_bytes(data[at:start], "little")
             if end - start > MAX_FRAME_BYTES:
                 self._break(f"a malformed frame: it claims {end - start} bytes")
-            if end > len(view):
+            if end > size:
+                self._awaited = end - at
                 break
             at = end
-            self._decode(view[start:end])
-        rest = view[at:]
-        self._arrived = bytearray(rest) if at or arrived is data else self._arrived
+            self._hand_over(data[start:end])
+        self._arrived = bytearray(data[at:])
 
-    def _decode(self, data: memoryview) -> None:
+    def _hand_over(self, data: bytes) -> None:
         try:
             frame = self._decoder.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             self._break(f"a malformed frame of {len(data)} bytes: {error}")
-        else:
+            return
+        try:
             self._receive(frame)
+        except Exception as error:  # noqa: BLE001 - told as any callback's, and others wait behind it
+            name = type(frame).__name__
+            self._loop.call_exception_handler(
+                {"message": f"a frame could not be taken: {name}", "exception": error}
+            )
 
     def _break(self, reason: str) -> None:
         if self._is_open:

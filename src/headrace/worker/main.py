@@ -22,6 +22,7 @@ from headrace.worker.serving import Load, LoadedModel
 from headrace.worker.spec import WorkerSpec
 
 HEARTBEAT_INTERVAL = 1.0  # seconds
+LAST_WORDS = 1.0  # seconds for what a busy parent has not read yet
 TIDY_UP = 1.0  # seconds; less than a supervisor waits before SIGKILL
 
 
@@ -80,6 +81,7 @@ async def _serve(descriptor: int, parent_pid: int, load: Load) -> int:
     finally:
         heart.cancel()
         await service.close()
+        channel.flush(LAST_WORDS)
         channel.close()
 
 
