@@ -209,6 +209,16 @@ def test_a_prompts_penalised_tokens_and_a_bias_meet_in_vllms_order() -> None:
     assert draw([two], [0], logits) == [9]  # (1 + 3) / 2 is less, 1 / 2 + 3 would not be
 
 
+def test_a_scored_prompt_repeats_its_edits_for_no_row_but_the_one_that_chooses() -> None:
+    one = state(logprobs=0, logit_bias=dict.fromkeys(range(900), 1.0))
+    count = 2048
+    scored = sampling([one] * count, [0] * count, [7] * (count - 1) + [-1], VOCAB_SIZE)
+    assert scored.edits is not None
+    assert len(scored.edits.token_ids) == len(scored.edits.terms) == 900
+    assert scored.edits.begins.tolist() == [0] * count + [900]
+    assert sampling([one] * 2, [0] * 2, [7, 8], VOCAB_SIZE).edits is None
+
+
 def test_a_row_without_edits_between_rows_with_them_is_left_as_it_is() -> None:
     best = LOGITS[:3].argmax(axis=-1).tolist()
     states = [

@@ -63,7 +63,10 @@ def sampling(
     targets: Sequence[int],
     vocab_size: int,
 ) -> Sampling:
-    """What is wanted of rows, row i being token `positions[i]` of its sequence's answer."""
+    """What is wanted of rows, row i being token `positions[i]` of its sequence's answer.
+
+    A row with a target has no edits: a scored prompt's rows would repeat the sequence's each.
+    """
     numbers = np.array([state.numbers for state in states], dtype=np.float64).T.copy()
     temperatures, top_p, min_p, top_k, num_top = numbers
     return Sampling(
@@ -77,5 +80,11 @@ def sampling(
         top_k.astype(np.int32),
         np.minimum(num_top, vocab_size).astype(np.int32),
         np.array(targets, dtype=np.int32),
-        token_edits.join([state.edits for state in states], positions),
+        token_edits.join(
+            [
+                state.edits if target < 0 else None
+                for state, target in zip(states, targets, strict=True)
+            ],
+            positions,
+        ),
     )
