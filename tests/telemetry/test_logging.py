@@ -1,6 +1,7 @@
 import json
 import logging
 import re
+import shutil
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -89,3 +90,36 @@ def test_a_line_that_cannot_be_written_stops_nobody(
     structlog.get_logger().info("lost")
     logging.getLogger("library").warning("lost too")
     assert capsys.readouterr().err.count("--- Logging error ---") == 2
+
+
+@pytest.fixture
+def small_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("headrace.telemetry.logging.MAX_FILE_BYTES", 1000)
+    configure_logging(log_format="text", log_dir=tmp_path / "logs")
+    return tmp_path / "logs" / FILE_NAME
+
+
+def test_lines_go_on_when_a_file_that_could_not_be_opened_can_be(
+    small_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(small_file.parent)
+    for number in range(2):
+        structlog.get_logger().info("x" * 1000)
+        told = capsys.readouterr().err
+        assert ("FileNotFoundError" in told, "AttributeError" in told) == (True, False), number
+    small_file.parent.mkdir()
+    structlog.get_logger().info("again")
+    assert "again" in small_file.read_text()
+
+
+@pytest.mark.parametrize("is_made_anew", [True, False])
+def test_a_file_that_somebody_moved_does_not_grow_without_bound(
+    small_file: Path, *, is_made_anew: bool
+) -> None:
+    moved = small_file.rename(small_file.with_name("moved"))
+    if is_made_anew:
+        small_file.touch()
+    for number in range(100):
+        structlog.get_logger().info(f"line {number}")
+    assert moved.stat().st_size <= 1000
+    assert "line 99" in small_file.read_text()

@@ -8,6 +8,7 @@ import logging
 import os
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from typing import Any
 
 
@@ -47,13 +48,16 @@ class RotatedLines(Lines, RotatingFileHandler):
 
     def _put(self, line: str) -> None:
         num_bytes = len(line.encode()) + 1
+        if self.stream is None:  # the last rollover could not open its file
+            self.stream = self._open()
         if self._size + num_bytes > self.maxBytes > 0:
             self._make_room()
         self._size += num_bytes
         super()._put(line)
 
     def _make_room(self) -> None:
-        if os.path.isfile(self.baseFilename):  # noqa: PTH113 - the handler's own type of name; a pipe is no file
+        path = Path(self.baseFilename)
+        if path.is_file() or not path.exists():  # somebody may have moved it; a pipe is no file
             self.doRollover()
 
 
