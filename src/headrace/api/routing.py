@@ -7,6 +7,8 @@ here, costs more than our own part. See docs/decisions.
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from string import punctuation
+from urllib.parse import quote
 
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
@@ -64,14 +66,16 @@ class Routes:
         if resource is not None and not resource.pattern.groups:
             return resource, _NO_ARGUMENTS
         for each in self._patterns:
-            if match := each.pattern.match(path):
+            if match := each.pattern.fullmatch(path):
                 return each, match.groupdict()
         return None, _NO_ARGUMENTS
 
     def _elsewhere(self, scope: Scope) -> Response:
         """Lead a path with a slash too many to the one without."""
-        path: str = scope["path"].rstrip("/")
+        path: str = scope["path"].rstrip("/") or "/"
         if self._find(path)[0] is None:
             raise NoRouteError(scope["method"], scope["path"])
-        query = scope["query_string"].decode("latin-1")
-        return Response(status_code=307, headers={"Location": f"{path}?{query}" if query else path})
+        target = quote(path)
+        if query := quote(scope["query_string"], safe=punctuation):  # as it came, fit for a header
+            target = f"{target}?{query}"
+        return Response(status_code=307, headers={"Location": target})
