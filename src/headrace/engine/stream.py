@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Protocol, Self, runtime_checkable
+from typing import Protocol, Self
 
 from headrace.engine.delivery import Delivery
 from headrace.errors import HeadraceError
@@ -13,7 +13,6 @@ MAX_UNREAD_CHUNKS = 32
 Take = Callable[[Chunk], bool]  # answers whether it can take another one at once
 
 
-@runtime_checkable
 class Forwarding(Protocol):
     """Chunks that can be had as they arrive, without a turn of the event loop for each."""
 
