@@ -54,7 +54,8 @@ class Batch:
     Sequence i computes `num_new_tokens[i]` tokens at positions from `num_computed_tokens[i]` on;
     its KV lives in `block_tables[i]`, which already holds room for the new tokens. `rows` index
     `token_ids`: the tokens after which a prediction is wanted, in rising order. Without `sampling`
-    every prediction is the likeliest token.
+    every prediction is the likeliest token. Logits are for evaluation, such as perplexity, and for
+    tests; the engine asks for none.
     """
 
     token_ids: NDArray[np.int32]  # (num_tokens,)
