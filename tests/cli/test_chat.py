@@ -1,3 +1,4 @@
+import io
 import json
 from collections.abc import Callable
 
@@ -93,6 +94,12 @@ def test_commands_act_on_the_conversation(capsys: pytest.CaptureFixture[str]) ->
     assert chat._take(talk, "/nothing")
     assert "unknown command /nothing" in capsys.readouterr().out
     assert not chat._take(talk, "/exit")
+
+
+def test_bytes_that_are_no_text_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = io.TextIOWrapper(io.BytesIO(b"bye \xff\n"), errors="surrogateescape")
+    monkeypatch.setattr("sys.stdin", typed)
+    assert list(chat._lines()) == ["bye \ufffd"]
 
 
 def test_no_server_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:

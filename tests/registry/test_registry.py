@@ -1,5 +1,6 @@
 import asyncio
 import os
+import resource
 import signal
 import time
 from collections.abc import AsyncIterator
@@ -298,6 +299,23 @@ async def test_a_command_that_cannot_be_started_fails_the_model(tmp_path: Path) 
     with pytest.raises(WorkerDiedError, match="could not be started"):
         await registry.loaded()
     await registry.close()
+
+
+async def test_a_shortage_of_descriptors_does_not_fail_a_model_that_has_served(
+    tmp_path: Path,
+) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with serving(tmp_path) as served:
+        assert await served.answer("count 1")
+        assert served.status.pid is not None
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+            os.kill(served.status.pid, signal.SIGKILL)
+            await served.until(lambda status: status.restarts > IMPATIENT.max_failed_loads + 1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        await served.until(lambda status: status.restarts > 0 and status.state == "active")
+        assert await served.answer("count 1")
 
 
 async def test_while_loading_requests_are_told_when_to_come_back(tmp_path: Path) -> None:

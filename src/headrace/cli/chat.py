@@ -139,11 +139,14 @@ def _lines() -> Iterator[str]:
     prompt = "> " if sys.stdin.isatty() else ""
     while True:
         try:
-            yield input(prompt).strip()
+            line = input(prompt)
         except KeyboardInterrupt:
             typer.echo(" (/exit or Ctrl-D leaves)")
         except EOFError:
             return
+        else:
+            # Bytes that are no UTF-8 arrive as lone surrogates, which JSON cannot hold.
+            yield line.encode(errors="surrogateescape").decode(errors="replace").strip()
 
 
 def _first_model(client: "httpx.Client") -> str:

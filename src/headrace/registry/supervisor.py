@@ -1,6 +1,7 @@
 """Keeps one model version running: starts its worker, watches it, restarts it, stops it."""
 
 import asyncio
+import errno
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -29,6 +30,8 @@ from headrace.worker.spec import WorkerSpec
 
 FINAL_ERRORS = (ModelFileError, ConfigurationError)
 """What another try would only repeat."""
+SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
+"""Why the system may refuse a process now and grant it later."""
 MIN_RETRY_AFTER, MAX_RETRY_AFTER = 1.0, 60.0  # seconds
 
 log = structlog.get_logger("headrace.registry")
@@ -132,7 +135,9 @@ class Supervisor:
                 self._command, receive=self._receive, broken=self._find_fault
             )
         except OSError as error:
-            self._worker_ended(f"could not be started: {error}")
+            self._worker_ended(
+                f"could not be started: {error}", is_passing=error.errno in SHORTAGES
+            )
             return
         self._worker = worker
         try:
@@ -204,7 +209,7 @@ class Supervisor:
         self._fault = reason
         self._wake.set()
 
-    def _worker_ended(self, reason: str) -> None:
+    def _worker_ended(self, reason: str, *, is_passing: bool = False) -> None:
         if self._is_stopping:
             return
         if self._ready_at is not None:
@@ -212,7 +217,9 @@ class Supervisor:
         else:
             self._backoff.note_failed_load()
             error = self._load_error or WorkerDiedError(f"the worker {reason} while loading")
-            if isinstance(error, FINAL_ERRORS) or self._backoff.is_exhausted:
+            # What the machine lacks for a while does not make a model that has served a bad one.
+            is_exhausted = self._backoff.is_exhausted and not (is_passing and self._status.info)
+            if isinstance(error, FINAL_ERRORS) or is_exhausted:
                 self._give_up(error)
                 return
         self._log.warning("worker.ended", reason=reason, pid=self._status.pid)

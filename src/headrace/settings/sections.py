@@ -112,7 +112,7 @@ class EngineSection(_Section):
         description="compute threads; unset: every core the process may use",
     )
     max_model_len: int | None = Field(
-        None, ge=1, description="longest context in tokens; unset: what the model allows"
+        None, ge=2, description="longest context in tokens; unset: what the model allows"
     )
     max_num_seqs: int = Field(_ENGINE.max_num_seqs, ge=1, description="sequences in one step")
     max_num_batched_tokens: int = Field(
