@@ -41,13 +41,49 @@ async def test_null_leaves_the_default(http: httpx.AsyncClient, model: ScriptedM
     assert (sampling.max_tokens, sampling.temperature, sampling.top_p) == (256, 0.7, 0.9)
 
 
-@pytest.mark.parametrize("fields", [{"n": 2}, {"logprobs": 3}, {"min_p": 0.1}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"n": 2},
+        {"logprobs": 3},
+        {"min_p": 0.1},
+        {"logit_bias": {"5": 1}},
+        {"presence_penalty": 0.5},
+        {"frequency_penalty": 0.5},
+        {"repetition_penalty": 1.1},
+        {"stop_token_ids": [1]},
+        {"max_completion_tokens": 3},
+        {"top_logprobs": 2},
+        {"min_tokens": 1},
+        {"ignore_eos": True},
+        {"skip_special_tokens": False},
+        {"tool_choice": "auto"},
+        {"guided_regex": "a+"},
+    ],
+)
 async def test_a_field_of_other_routes_is_refused_by_name(
-    http: httpx.AsyncClient, fields: dict[str, float]
+    http: httpx.AsyncClient, fields: dict[str, object]
 ) -> None:
     answer = await http.post("/api/v1/generate", json={"prompt": "x", "model": "chat", **fields})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == next(iter(fields))
+
+
+async def test_fields_of_other_routes_that_ask_for_nothing_are_taken(
+    http: httpx.AsyncClient,
+) -> None:
+    nothing = {
+        "logit_bias": {},
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0,
+        "stop_token_ids": [],
+        "repetition_penalty": 1.0,
+        "min_tokens": 0,
+        "ignore_eos": False,
+        "top_logprobs": None,
+    }
+    answer = await http.post("/api/v1/generate", json={"prompt": "x", "model": "chat", **nothing})
+    assert answer.status_code == 200
 
 
 async def test_a_stream_ends_with_everything_but_the_text(http: httpx.AsyncClient) -> None:

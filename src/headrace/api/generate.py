@@ -13,8 +13,8 @@ from starlette.responses import Response
 
 from headrace.api.body import json_response, read_json
 from headrace.api.exchange import Exchange, exchange_of, new_id
-from headrace.api.openai.requests import refuse_unsupported
-from headrace.api.openai.schema import ModelName, Unsupported
+from headrace.api.openai.requests import HARMLESS, refuse_unsupported
+from headrace.api.openai.schema import ModelName, UnservedFields, Unsupported
 from headrace.api.openapi import describe
 from headrace.api.sampling import (
     MaxTokens,
@@ -48,17 +48,27 @@ DEFAULT_TOP_P = 0.9
 
 # What clients of the OpenAI routes may look for here, with the values that ask for nothing.
 _HARMLESS: Mapping[str, tuple[object, ...]] = {
+    **HARMLESS,
+    "best_of": (1,),
     "echo": (False,),
+    "frequency_penalty": (0,),
+    "ignore_eos": (False,),
+    "logit_bias": ({},),
     "logprobs": (False,),
+    "max_completion_tokens": (),
     "messages": (),
     "min_p": (0,),
+    "min_tokens": (0,),
     "n": (1,),
-    "response_format": ({"type": "text"},),
-    "tools": ([],),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "skip_special_tokens": (True,),
+    "stop_token_ids": ([],),
+    "top_logprobs": (0,),
 }
 
 
-class GenerateRequest(msgspec.Struct, kw_only=True):
+class GenerateRequest(UnservedFields, kw_only=True):
     """`POST /api/v1/generate`."""
 
     prompt: str
@@ -73,13 +83,22 @@ class GenerateRequest(msgspec.Struct, kw_only=True):
     user_id: (
         Annotated[str, Meta(max_length=256, description="Accepted, without effect.")] | None
     ) = None
+    best_of: Unsupported = None
     echo: Unsupported = None
+    frequency_penalty: Unsupported = None
+    ignore_eos: Unsupported = None
+    logit_bias: Unsupported = None
     logprobs: Unsupported = None
+    max_completion_tokens: Unsupported = None
     messages: Unsupported = None
     min_p: Unsupported = None
+    min_tokens: Unsupported = None
     n: Unsupported = None
-    response_format: Unsupported = None
-    tools: Unsupported = None
+    presence_penalty: Unsupported = None
+    repetition_penalty: Unsupported = None
+    skip_special_tokens: Unsupported = None
+    stop_token_ids: Unsupported = None
+    top_logprobs: Unsupported = None
 
 
 class TokenCounts(msgspec.Struct, frozen=True):

@@ -124,12 +124,51 @@ def test_combinations_that_make_no_sense_are_refused(fields: dict[str, int], par
         ("use_beam_search", True),
         ("continue_final_message", True),
         ("echo", True),
+        ("chat_template_kwargs", {"enable_thinking": False}),
+        ("suffix", "end"),
+        ("prompt", "hi"),
+        ("length_penalty", 1.2),
     ],
 )
 def test_a_known_field_that_is_not_served_is_named(name: str, value: object) -> None:
     with pytest.raises(UnsupportedParameterError) as caught:
         chat_prompt(chat(**{name: value}))
     assert caught.value.param == name
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tools", [{"type": "function"}]),
+        ("tool_choice", "auto"),
+        ("functions", [{}]),
+        ("response_format", {"type": "json_object"}),
+        ("reasoning_effort", "high"),
+        ("messages", [{"role": "user", "content": "hi"}]),
+        ("max_completion_tokens", 3),
+        ("top_logprobs", 2),
+        ("chat_template_kwargs", {"enable_thinking": False}),
+        ("length_penalty", 1.2),
+        ("store", True),
+        ("suffix", "end"),
+    ],
+)
+def test_a_completion_names_a_field_of_chats_that_it_cannot_serve(name: str, value: object) -> None:
+    with pytest.raises(UnsupportedParameterError) as caught:
+        completion_prompts(completion(**{name: value}))
+    assert caught.value.param == name
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": [], "tool_choice": "none", "messages": None, "max_completion_tokens": None},
+        {"top_logprobs": 0, "length_penalty": 1.0, "suffix": "", "store": False},
+        {"parallel_tool_calls": True, "prompt_cache_key": "k", "safety_identifier": "s"},
+    ],
+)
+def test_a_completion_takes_fields_of_chats_that_ask_for_nothing(fields: dict[str, object]) -> None:
+    assert completion_prompts(completion(**fields)) == ["hi"]
 
 
 @pytest.mark.parametrize(
@@ -140,6 +179,8 @@ def test_a_known_field_that_is_not_served_is_named(name: str, value: object) -> 
         {"store": False, "service_tier": "auto", "n": 1},
         {"user": "u", "metadata": {"a": "b"}, "parallel_tool_calls": True},
         {"prompt_cache_key": "k", "safety_identifier": "s", "not_invented_yet": 1},
+        {"suffix": "", "prompt": None, "length_penalty": 1, "chat_template_kwargs": {}},
+        {"prompt_cache_retention": "24h"},
     ],
 )
 def test_fields_that_ask_for_nothing_are_taken(fields: dict[str, object]) -> None:

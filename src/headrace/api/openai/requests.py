@@ -18,38 +18,43 @@ MAX_PROMPTS = 256
 DEFAULT_MAX_TOKENS = 16  # of a completion, as OpenAI has it
 
 # Values of unsupported fields that ask for nothing, besides null.
-_HARMLESS: Mapping[str, tuple[object, ...]] = {
+HARMLESS: Mapping[str, tuple[object, ...]] = {
     "allowed_token_ids": ([],),
+    "audio": (),
     "bad_words": ([],),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+    "function_call": ("none",),
+    "functions": ([],),
     "guided_choice": (),
     "guided_grammar": (),
     "guided_json": (),
     "guided_regex": (),
     "include_stop_str_in_output": (False,),
-    "prompt_logprobs": (),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": (),
-    "truncate_prompt_tokens": (),
-    "use_beam_search": (False,),
-}
-_HARMLESS_CHAT: Mapping[str, tuple[object, ...]] = {
-    "audio": (),
-    "chat_template": (),
-    "continue_final_message": (False,),
-    "echo": (False,),
-    "function_call": ("none",),
-    "functions": ([],),
+    "length_penalty": (1,),
     "modalities": (["text"],),
     "prediction": (),
+    "prompt_logprobs": (),
     "reasoning_effort": ("none",),
+    "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "store": (False,),
+    "structured_outputs": (),
+    "suffix": ("",),
     "tool_choice": ("none",),
     "tools": ([],),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
     "verbosity": ("medium",),
     "web_search_options": (),
 }
-_HARMLESS_COMPLETION: Mapping[str, tuple[object, ...]] = {"suffix": ("",)}
+_HARMLESS_CHAT: Mapping[str, tuple[object, ...]] = {"echo": (False,), "prompt": ()}
+_HARMLESS_COMPLETION: Mapping[str, tuple[object, ...]] = {
+    "max_completion_tokens": (),
+    "messages": (),
+    "top_logprobs": (0,),
+}
 _HARMLESS_MESSAGE: Mapping[str, tuple[object, ...]] = {
     "tool_calls": ([],),
     "function_call": (),
@@ -110,7 +115,7 @@ def completion_sampling(body: CompletionRequest) -> SamplingParams:
 
 
 def _refuse_unsupported(body: SamplingFields, harmless: Mapping[str, tuple[object, ...]]) -> None:
-    refuse_unsupported(body, _HARMLESS)
+    refuse_unsupported(body, HARMLESS)
     refuse_unsupported(body, harmless)
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise UnsupportedParameterError(

@@ -40,7 +40,41 @@ class StreamOptions(msgspec.Struct, kw_only=True):
     include_usage: bool | None = None
 
 
-class SamplingFields(msgspec.Struct, kw_only=True):
+class UnservedFields(msgspec.Struct, kw_only=True):
+    """What other servers or routes take, and no route of this one that generates."""
+
+    allowed_token_ids: Unsupported = None
+    audio: Unsupported = None
+    bad_words: Unsupported = None
+    chat_template: Unsupported = None
+    chat_template_kwargs: Unsupported = None
+    continue_final_message: Unsupported = None
+    function_call: Unsupported = None
+    functions: Unsupported = None
+    guided_choice: Unsupported = None
+    guided_grammar: Unsupported = None
+    guided_json: Unsupported = None
+    guided_regex: Unsupported = None
+    include_stop_str_in_output: Unsupported = None
+    length_penalty: Unsupported = None
+    modalities: Unsupported = None
+    prediction: Unsupported = None
+    prompt_logprobs: Unsupported = None
+    reasoning_effort: Unsupported = None
+    response_format: Unsupported = None
+    service_tier: Unsupported = None
+    store: Unsupported = None
+    structured_outputs: Unsupported = None
+    suffix: Unsupported = None
+    tool_choice: Unsupported = None
+    tools: Unsupported = None
+    truncate_prompt_tokens: Unsupported = None
+    use_beam_search: Unsupported = None
+    verbosity: Unsupported = None
+    web_search_options: Unsupported = None
+
+
+class SamplingFields(UnservedFields, kw_only=True):
     """What chat and completions have in common."""
 
     model: ModelName
@@ -63,19 +97,11 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     stream_options: StreamOptions | None = None
     user: Ignored = None
     metadata: Ignored = None
-    allowed_token_ids: Unsupported = None
-    bad_words: Unsupported = None
+    parallel_tool_calls: Ignored = None
+    prompt_cache_key: Ignored = None
+    prompt_cache_retention: Ignored = None
+    safety_identifier: Ignored = None
     best_of: Unsupported = None
-    guided_choice: Unsupported = None
-    guided_grammar: Unsupported = None
-    guided_json: Unsupported = None
-    guided_regex: Unsupported = None
-    include_stop_str_in_output: Unsupported = None
-    prompt_logprobs: Unsupported = None
-    response_format: Unsupported = None
-    structured_outputs: Unsupported = None
-    truncate_prompt_tokens: Unsupported = None
-    use_beam_search: Unsupported = None
 
 
 class ContentPart(msgspec.Struct):
@@ -105,24 +131,8 @@ class ChatCompletionRequest(SamplingFields, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
     add_generation_prompt: bool | None = None
-    parallel_tool_calls: Ignored = None
-    prompt_cache_key: Ignored = None
-    safety_identifier: Ignored = None
-    audio: Unsupported = None
-    chat_template: Unsupported = None
-    continue_final_message: Unsupported = None
     echo: Unsupported = None
-    function_call: Unsupported = None
-    functions: Unsupported = None
-    modalities: Unsupported = None
-    prediction: Unsupported = None
-    reasoning_effort: Unsupported = None
-    service_tier: Unsupported = None
-    store: Unsupported = None
-    tool_choice: Unsupported = None
-    tools: Unsupported = None
-    verbosity: Unsupported = None
-    web_search_options: Unsupported = None
+    prompt: Unsupported = None
 
 
 class CompletionRequest(SamplingFields, kw_only=True):
@@ -139,7 +149,9 @@ class CompletionRequest(SamplingFields, kw_only=True):
     max_tokens: Annotated[int, Meta(ge=0, le=1 << 31, description="Unset: 16.")] | None = None
     logprobs: TopLogprobs | None = None
     echo: bool | None = None
-    suffix: Unsupported = None
+    max_completion_tokens: Unsupported = None
+    messages: Unsupported = None
+    top_logprobs: Unsupported = None
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):
