@@ -93,9 +93,9 @@ struct Rows {
 };
 
 struct HeadPanel {  // one row's logits in one panel
-  float max;
-  float sum_exp;   // of exp(logit - max), only when asked for
-  int32_t argmax;  // the lowest column on a tie
+  float max;        // NaN where a logit is
+  float sum_exp;    // of exp(logit - max), only when asked for
+  int32_t argmax;   // the lowest column on a tie
 };
 
 // What becomes of the 32 sums of a row and a panel, after scales and bias.

@@ -41,7 +41,7 @@ struct StepInput {
 
 struct StepOutput {
   int32_t* argmax = nullptr;     // [num_rows]
-  float* max = nullptr;          // [num_rows]
+  float* max = nullptr;          // [num_rows], NaN where an allowed logit is
   float* log_sum_exp = nullptr;  // [num_rows] or null; log-probabilities need it
   float* logits = nullptr;       // [num_rows][vocab_size] or null; masked when sampled
   SamplingOutput sampling{};     // where the input has sampling
@@ -51,11 +51,12 @@ struct StepOutput {
 struct Profile {
   int64_t steps = 0;
   double total = 0;
-  double qkv = 0, output = 0, gate_up = 0, down = 0, head = 0;  // products with their epilogues
-  double attention = 0;
-  double rows = 0;     // embedding, norms and quantisation
-  double rope = 0;     // with writing keys and values
-  double waiting = 0;  // for the last units of a phase
+  double qkv = 0, output = 0, gate_up = 0, down = 0;  // products with their epilogues
+  double head = 0;                                    // the same, and sampling
+  double attention = 0;  // and the work of `rope` where every sequence has few new tokens
+  double rows = 0;       // embedding, norms and quantisation
+  double rope = 0;       // with writing keys and values
+  double waiting = 0;    // for the last units of a phase
 };
 
 class Model {

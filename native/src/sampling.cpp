@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <span>
 
 namespace headrace {
 namespace {
@@ -29,6 +30,15 @@ struct Named {
   float logit;
   int32_t id;
 };
+
+// Of a NaN and a number, the NaN.
+float greater(float a, float b) { return a > b || std::isnan(a) ? a : b; }
+
+float largest(std::span<const float> numbers) {
+  float most = kImpossible;
+  for (const float x : numbers) most = greater(most, x);
+  return most;
+}
 
 bool likelier(const Named& a, const Named& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
@@ -105,9 +115,9 @@ void RowSampler::update_maximum(const float* logits, int32_t id, float before) {
   float& maximum = maxima_[static_cast<size_t>(id / kPanel)];
   if (logits[id] < before && before == maximum) {
     const int first = id / kPanel * kPanel, end = std::min(first + kPanel, vocab_size_);
-    maximum = *std::max_element(logits + first, logits + end);
+    maximum = largest({logits + first, logits + end});
   } else {
-    maximum = std::max(maximum, logits[id]);
+    maximum = greater(maximum, logits[id]);
   }
 }
 
@@ -138,7 +148,7 @@ void RowSampler::name_likeliest(const RowLogits& logits, int count, int max_top,
 }
 
 int32_t RowSampler::choose(const float* logits, const Limits& limits, double uniform) {
-  const float most = *std::max_element(maxima_.begin(), maxima_.end());
+  const float most = largest(maxima_);
   if (!std::isfinite(most)) return -1;
   if (limits.temperature == 0) return first_of(logits, most);
   const Scaling scaling = limits.scaling(most);
@@ -162,9 +172,11 @@ int32_t RowSampler::choose(const float* logits, const Limits& limits, double uni
 }
 
 int32_t RowSampler::first_of(const float* logits, float value) const {
-  const auto panel = std::find(maxima_.begin(), maxima_.end(), value) - maxima_.begin();
-  const float* first = logits + panel * kPanel;
-  return static_cast<int32_t>(std::find(first, logits + vocab_size_, value) - logits);
+  const auto panel = std::find(maxima_.begin(), maxima_.end(), value);
+  if (panel == maxima_.end()) return -1;
+  const float *first = logits + (panel - maxima_.begin()) * kPanel, *end = logits + vocab_size_;
+  const float* place = std::find(first, end, value);
+  return place == end ? -1 : static_cast<int32_t>(place - logits);
 }
 
 double RowSampler::weigh_all(const float* logits, const Scaling& scaling) {

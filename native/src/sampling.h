@@ -33,10 +33,10 @@ void check_sampling(const SamplingInput&, int num_rows, int vocab_size, int max_
 
 // Log-probabilities are the model's own: before edits, temperature and cuts.
 struct SamplingOutput {
-  int32_t* token_ids = nullptr;  // [num_rows]; -1 where no token is possible or a logit is infinite
-  float* logprobs = nullptr;     // [num_rows], of the token, where num_top is not -1
-  int max_top = 0;               // the largest num_top, or 0
-  int32_t* top_ids = nullptr;    // [num_rows][max_top], likeliest first, the lowest id first among
+  int32_t* token_ids = nullptr;   // [num_rows]; -1 where none is possible or a logit is inf or NaN
+  float* logprobs = nullptr;      // [num_rows], of the token, where num_top is not -1
+  int max_top = 0;                // the largest num_top, or 0
+  int32_t* top_ids = nullptr;     // [num_rows][max_top], likeliest first, the lowest id first among
   float* top_logprobs = nullptr;  // equals; -1 and 0 beyond a row's num_top
 };
 
@@ -62,7 +62,7 @@ class RowSampler {
   void update_maximum(const float* logits, int32_t id, float before);
   void name_likeliest(const RowLogits&, int count, int max_top, int32_t* ids, float* logprobs);
   int32_t choose(const float* logits, const Limits&, double uniform);
-  int32_t first_of(const float* logits, float value) const;
+  int32_t first_of(const float* logits, float value) const;  // -1: it is not there
   double weigh_all(const float* logits, const Scaling&);
   int32_t draw_from_all(const float* logits, const Scaling&, double uniform);
   float top_k_floor(size_t k);

@@ -433,7 +433,7 @@ class Walk {
       const HeadPanel* head = s_.head_panels + static_cast<size_t>(r) * static_cast<size_t>(panels);
       const HeadPanel* best = head;
       for (const HeadPanel* p = head; p < head + panels; p++) {
-        if (p->max > best->max) best = p;
+        if (p->max > best->max || std::isnan(p->max)) best = p;
       }
       s_.output.argmax[r] = best->argmax;
       s_.output.max[r] = best->max;

@@ -327,6 +327,37 @@ TEST_CASE("a row of NaN neither crashes nor touches its neighbours") {
     e.want_sum_exp = true;
     e.heads = heads.data();
     multiply(kernels, b, a, e, {rows});
-    for (const HeadPanel& h : heads) CHECK((h.argmax >= 0 && h.argmax < n));
+    for (size_t i = 0; i < heads.size(); i++) {
+      CHECK((heads[i].argmax >= 0 && heads[i].argmax < n));
+      CHECK(std::isnan(heads[i].max) == (i / 2 == 1));
+    }
+  });
+}
+
+TEST_CASE("one logit of NaN makes its panel's largest NaN, unless it is masked") {
+  for_each_kernels([](const Kernels& kernels) {
+    const int n = 83, k = 64, panels = 3;
+    const Packed b(kernels, WeightKind::i8, n, k, 4);
+    const Operands a(kernels, WeightKind::i8, 1, k, 5);
+    for (int bad = 0; bad < n; bad++) {
+      std::vector<float> bias(kPanel * panels);
+      bias[static_cast<size_t>(bad)] = std::nanf("");
+      std::vector<uint32_t> masks(panels, ~0u);
+      masks[static_cast<size_t>(bad / kPanel)] ^= 1u << bad % kPanel;
+      for (const uint32_t* mask : std::initializer_list<const uint32_t*>{nullptr, masks.data()}) {
+        std::vector<HeadPanel> heads(panels);
+        Epilogue e;
+        e.kind = Epilogue::Kind::head;
+        e.bias = bias.data();
+        e.heads = heads.data();
+        e.masks = mask;
+        multiply(kernels, b, a, e, {1});
+        for (int p = 0; p < panels; p++) {
+          const HeadPanel& got = heads[static_cast<size_t>(p)];
+          REQUIRE(std::isnan(got.max) == (!mask && p == bad / kPanel));
+          REQUIRE((got.argmax >= p * kPanel && got.argmax < n));
+        }
+      }
+    }
   });
 }

@@ -61,6 +61,18 @@ HEADRACE_INLINE int first_place(const float* numbers, float value) {
   return lanes[0] % kPanel;
 }
 
+// Of kPanel numbers.
+HEADRACE_INLINE float largest_or_nan(const float* numbers) {
+  Floats peak = splat(-kInfinity);
+  Ints unordered = {};
+  for (int c = 0; c < kPanel; c += kLanes) {
+    const Floats v = load(numbers + c);
+    peak = max(v, peak);  // a NaN would be lost here
+    unordered |= v != v;
+  }
+  return any(unordered) ? __builtin_nanf("") : largest(peak);
+}
+
 inline void finish_head(const Epilogue& e, const Matrix& m, int panel, int row, float* sums) {
   const int left = m.n - panel * kPanel;
   const int columns = left < kPanel ? left : kPanel;
@@ -72,9 +84,7 @@ inline void finish_head(const Epilogue& e, const Matrix& m, int panel, int row, 
   for (int c = 0; c < kPanel && allowed != ~0u; c++) {
     if (!(allowed >> c & 1)) sums[c] = -kInfinity;
   }
-  Floats peak = splat(-kInfinity);
-  for (int c = 0; c < kPanel; c += kLanes) peak = max(load(sums + c), peak);
-  const float most = largest(peak);
+  const float most = largest_or_nan(sums);
   HeadPanel& out = e.heads[static_cast<size_t>(row) * static_cast<size_t>(m.num_panels()) +
                            static_cast<size_t>(panel)];
   out.max = most;

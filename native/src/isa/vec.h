@@ -90,6 +90,14 @@ HEADRACE_INLINE float largest(Floats v) {
   return a[0];
 }
 
+// Whether a bit is set in one of the lanes.
+HEADRACE_INLINE bool any(Ints v) {
+  int32_t a[kLanes], bits = 0;
+  store_as(a, v);
+  for (int i = 0; i < kLanes; i++) bits |= a[i];
+  return bits != 0;
+}
+
 HEADRACE_INLINE float to_float(Bf16 h) {
   const uint32_t u = static_cast<uint32_t>(h) << 16;
   return load_as<float>(&u);
