@@ -4,9 +4,11 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 
 import pytest
+import structlog
 from starlette.types import Message
 
 from headrace.api.disconnect import until_disconnect, within
+from headrace.api.exchange import Exchange, attach
 from headrace.errors import DeadlineError, WorkerDiedError
 
 
@@ -16,6 +18,7 @@ class Client:
     def __init__(self, *, has_connection: bool) -> None:
         self.left = asyncio.Event()
         self.scope = {"extensions": {"headrace.connection": self}} if has_connection else {}
+        attach(self.scope, Exchange(request_id="r"))
         self.is_watched = False
         self._callback: Callable[[], None] = self.left.set
 
@@ -93,6 +96,21 @@ async def test_what_fails_because_the_client_left_is_told_to_nobody(client: Clie
 
     asyncio.get_running_loop().call_soon(client.leave)
     assert not await client.stays_for(work())
+
+
+async def test_a_fault_of_ours_is_told_even_when_the_client_has_left(client: Client) -> None:
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise KeyError("ours")
+
+    asyncio.get_running_loop().call_soon(client.leave)
+    with structlog.testing.capture_logs() as lines:
+        assert not await client.stays_for(work())
+    (line,) = lines
+    assert (line["event"], line["request_id"]) == ("request.fault", "r")
+    assert line["exc_info"]
 
 
 @pytest.mark.parametrize("client_leaves_too", [True, False])

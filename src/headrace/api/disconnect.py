@@ -4,10 +4,14 @@ import asyncio
 import time
 from collections.abc import Awaitable
 
+import structlog
 from starlette.types import Receive, Scope
 
 from headrace.api.connection import connection_of
-from headrace.errors import DeadlineError
+from headrace.api.exchange import exchange_of
+from headrace.errors import DeadlineError, HeadraceError
+
+log = structlog.get_logger("headrace.api")
 
 
 async def until_disconnect(work: Awaitable[None], scope: Scope, receive: Receive) -> bool:
@@ -15,10 +19,10 @@ async def until_disconnect(work: Awaitable[None], scope: Scope, receive: Receive
     departure = _Interruption()
     connection = connection_of(scope)
     if connection is None:
-        return await _until_message(work, receive, departure)
+        return await _until_message(work, scope, receive, departure)
     connection.when_lost(departure.happen)
     try:
-        return await _done(work, departure)
+        return await _done(work, scope, departure)
     finally:
         connection.when_lost(None)
 
@@ -67,23 +71,30 @@ class _Interruption:
         return self._has_happened and self._task.uncancel() <= self._num_cancelled
 
 
-async def _done(work: Awaitable[None], departure: _Interruption) -> bool:
+async def _done(work: Awaitable[None], scope: Scope, departure: _Interruption) -> bool:
     try:
         await work
-    except BaseException:
+    except (asyncio.CancelledError, HeadraceError):
         if not departure.end():
             raise
         return False  # what failed for nobody is told to nobody
+    except Exception:
+        if not departure.end():
+            raise
+        log.exception("request.fault", request_id=exchange_of(scope).request_id)
+        return False
     departure.end()
     return True
 
 
-async def _until_message(work: Awaitable[None], receive: Receive, departure: _Interruption) -> bool:
+async def _until_message(
+    work: Awaitable[None], scope: Scope, receive: Receive, departure: _Interruption
+) -> bool:
     """Learn of the departure as ASGI has it, from a message for which a task must wait."""
     leaving = asyncio.create_task(_disconnect(receive))
     leaving.add_done_callback(departure.happen)
     try:
-        return await _done(work, departure)
+        return await _done(work, scope, departure)
     finally:
         leaving.cancel()
         # It belongs to this request and does not outlive it.
