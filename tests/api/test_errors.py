@@ -4,7 +4,13 @@ import pytest
 from api.scripted import ScriptedRegistry
 from headrace.api.errors import error_response
 from headrace.api.exchange import Exchange
-from headrace.errors import BodyTimeoutError, NotReadyError, QueueFullError
+from headrace.errors import (
+    BodyTimeoutError,
+    DeadlineError,
+    HeadraceError,
+    NotReadyError,
+    QueueFullError,
+)
 
 
 @pytest.mark.parametrize(("seconds", "header"), [(0.0, "1"), (0.2, "1"), (1.0, "1"), (3.01, "4")])
@@ -19,9 +25,15 @@ def test_a_503_always_says_when_to_come_back() -> None:
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
 
 
-def test_a_body_that_was_given_up_closes_its_connection() -> None:
-    answer = error_response(BodyTimeoutError("Slow."), Exchange(request_id="r"))
-    assert (answer.status_code, answer.headers["connection"]) == (408, "close")
+@pytest.mark.parametrize("error", [BodyTimeoutError("Slow."), DeadlineError("Over.")])
+def test_a_body_that_was_given_up_closes_its_connection(error: HeadraceError) -> None:
+    answer = error_response(error, Exchange(request_id="r", is_body_arriving=True))
+    assert answer.headers["connection"] == "close"
+
+
+def test_a_deadline_after_the_body_keeps_the_connection() -> None:
+    answer = error_response(DeadlineError("Over."), Exchange(request_id="r"))
+    assert "connection" not in answer.headers
 
 
 async def test_a_path_that_does_not_exist_is_an_error_like_any_other(

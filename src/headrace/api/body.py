@@ -36,9 +36,11 @@ async def read_json(request: Request, kind: type[T], deadline: float) -> T:
     _require_json(exchange)
     body = exchange.take_body()
     if body is None:
+        exchange.is_body_arriving = True
         with within(deadline):
             # Not request.body(), which would keep it for as long as the answer takes.
             body = b"".join([piece async for piece in request.stream()])
+        exchange.is_body_arriving = False
     return decode_json(body, kind)
 
 

@@ -7,7 +7,7 @@ import msgspec
 from starlette.responses import Response
 
 from headrace.api.exchange import Exchange
-from headrace.errors import BodyTimeoutError, HeadraceError
+from headrace.errors import BodyTimeoutError, DeadlineError, HeadraceError
 
 UNAVAILABLE = 503
 DEFAULT_RETRY_AFTER = 1.0  # seconds, where an error knows no better
@@ -67,8 +67,8 @@ def error_response(exc: Exception, exchange: Exchange) -> Response:
         retry_after = DEFAULT_RETRY_AFTER
     if retry_after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(retry_after)))
-    if isinstance(error, BodyTimeoutError):
-        headers["Connection"] = "close"  # the rest of the body may still come
+    if exchange.is_body_arriving and isinstance(error, BodyTimeoutError | DeadlineError):
+        headers["Connection"] = "close"  # the rest of the body may come for ever
     if isinstance(error, MethodError):
         headers["Allow"] = error.allowed
     body = error_body(error, exchange.request_id)

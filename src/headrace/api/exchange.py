@@ -25,6 +25,7 @@ class Exchange(msgspec.Struct, kw_only=True):
     arrived: float = msgspec.field(default_factory=time.monotonic)
     route: str | None = None
     body: bytes | None = None  # of the request, when it was there at once; for one reader
+    is_body_arriving: bool = False  # while somebody waits for it
     status: int | None = None  # once the answer has begun
     model_id: str | None = None
     prompt_tokens: int | None = None
