@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog
 import uvicorn
 
 from api.conftest import running
@@ -301,3 +302,20 @@ async def test_a_connection_of_http_1_0_is_closed_after_its_stream(
         body = await asyncio.wait_for(reader.read(), 5)
     assert b"connection: close" in body
     assert b"[DONE]" in body
+
+
+async def test_a_header_with_a_line_break_is_never_written(url: str, worker: PlayedWorker) -> None:
+    worker.model.attach(worker, info("chat@1\r\nset-cookie: a=b"))
+    async with connected(url) as (reader, writer):
+        writer.write(post(CHAT))
+        await until(lambda: worker.asked)
+        with structlog.testing.capture_logs() as lines:
+            worker.say("first")
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+            await until(lambda: len(lines) > 1)
+    assert head.startswith(b"HTTP/1.1 500 ")
+    assert b"set-cookie" not in head
+    assert [(line["event"], line.get("status")) for line in lines] == [
+        ("request.fault", None),
+        ("http.request", 500),
+    ]

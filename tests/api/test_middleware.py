@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 import structlog
-from starlette.types import Message, Receive, Scope
+from starlette.types import Message, Receive, Scope, Send
 
 from api.raw import connected, post, until
 from api.scripted import ScriptedModel, ScriptedRegistry, chunk_of
 from headrace.api.exchange import Exchange, attach
-from headrace.api.middleware import BODIES_ARRIVING, BodyLimit
+from headrace.api.middleware import BODIES_ARRIVING, AccessLog, BodyLimit, Exchanges
 from headrace.errors import BodyTimeoutError, BodyTooLargeError, HeadraceError, UnavailableError
 from headrace.generation import Chunk, GenerationRequest
 from headrace.telemetry.metrics import Metrics
@@ -141,7 +141,49 @@ async def test_a_body_that_never_comes_meets_the_deadline(url: str) -> None:
     unfinished = post({"model": "chat"}).replace(b"Host", b"X-Request-Timeout: 0.1\r\nHost")[:-5]
     async with connected(url) as (reader, writer):
         writer.write(unfinished)
-        assert b" 504 " in await asyncio.wait_for(reader.readline(), 5)
+        answer = await asyncio.wait_for(reader.read(), 5)  # until the connection is closed
+    assert answer.startswith(b"HTTP/1.1 504 ")
+    assert b"connection: close\r\n" in answer
+
+
+async def test_a_deadline_after_the_body_has_come_keeps_the_connection(
+    url: str, model: ScriptedModel
+) -> None:
+    async def never(_model: object, _request: object) -> object:
+        await asyncio.Event().wait()
+        yield
+
+    model.script = never
+    asked = post(CHAT).replace(b"Host", b"X-Request-Timeout: 0.1\r\nHost")
+    first, rest = asked[:-5], asked[-5:]
+    async with connected(url) as (reader, writer):
+        for _ in range(2):
+            writer.write(first)
+            await asyncio.sleep(0)
+            writer.write(rest)
+            assert b" 504 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+            await reader.readuntil(b"}}")
+
+
+async def test_a_head_that_was_refused_is_not_logged_as_sent() -> None:
+    async def answer(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def refuse(_message: object) -> None:
+        raise RuntimeError("Invalid HTTP header value.")
+
+    app = Exchanges(AccessLog(answer, metrics=Metrics("1")), headers=())
+    with structlog.testing.capture_logs() as lines:
+        with pytest.raises(RuntimeError):
+            await app(
+                {"type": "http", "method": "GET", "path": "/", "headers": []}, unheard, refuse
+            )
+        await until(lambda: lines)
+    assert [line["status"] for line in lines] == [500]
+
+
+async def unheard() -> Message:
+    raise AssertionError
 
 
 async def read_all(_scope: object, receive: Receive, _send: object) -> None:

@@ -110,16 +110,14 @@ class _Direct:
     def start(self, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bool:
         cycle = self._cycle
         assert not cycle.response_started
+        lines = [b"%b: %b\r\n" % header for header in (*cycle.default_headers, *headers)]
+        if not cycle.keep_alive:
+            lines.append(b"connection: close\r\n")
+        head = b"".join(lines)
+        if not head.count(b"\r") == head.count(b"\n") == len(lines):
+            raise ValueError("a header of a stream has a line break in it")
         cycle.response_started = cycle.chunked_encoding = True
         cycle.waiting_for_100_continue = False
-        head = b"".join(
-            b"%b: %b\r\n" % header
-            for header in (
-                *cycle.default_headers,
-                *headers,
-                *(() if cycle.keep_alive else ((b"connection", b"close"),)),
-            )
-        )
         return self._put(
             b"%b%btransfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n"
             % (STATUS_LINE[_OK], head, len(body), body)

@@ -62,11 +62,12 @@ class Exchanges:
 
         async def send_on(message: Message) -> None:
             if message["type"] == "http.response.start":
-                exchange.status = message["status"]
                 message["headers"] = [*message.get("headers", ()), *exchange.headers]
+                await send(message)
+                exchange.status = message["status"]  # not of a head that was refused
             else:
                 exchange.num_bytes += len(message.get("body", b""))
-            await send(message)
+                await send(message)
 
         await self.app(scope, receive, send_on)
 

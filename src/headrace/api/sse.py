@@ -216,13 +216,14 @@ class _Sender:
             event = attempt.wire.event(chunk)
             if not event:
                 return True
-            exchange.num_bytes += len(event)
             if exchange.status is None:
+                headers = (*self._head(EVENT_STREAM_HEADERS), *exchange.headers)
+                has_room = connection.start(headers, event)
                 exchange.status = OK
-                return connection.start(
-                    (*self._head(EVENT_STREAM_HEADERS), *exchange.headers), event
-                )
-            return write(event)
+            else:
+                has_room = write(event)
+            exchange.num_bytes += len(event)
+            return has_room
 
         asyncio.get_running_loop().call_soon(attempt.prepare)
         while not await chunks.forward(take):
