@@ -219,6 +219,33 @@ def test_a_row_that_edits_leave_no_token_says_so_and_keeps_its_logits(model: Mod
     assert np.array_equal(result.logits, plain.logits)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("limits", [{}, {"top_k": ints([5, 5])}, {"top_p": np.full(2, 0.9)}])
+def test_a_row_of_which_edits_make_a_logit_nan_says_so_and_keeps_its_logits(
+    model: Model, temperature: float, limits: dict[str, Any]
+) -> None:
+    plain = step(model, want="logits", sampling=sampling(num_top=ints([0, 0])))
+    assert plain.logits is not None
+    # Divided by next to nothing a logit is infinite, and infinity less infinity is no number.
+    for token in (int(plain.logits[0].argmax()), int((plain.logits[0] > 0).argmax())):
+        for edited in (
+            edits((token, 1e-44, -np.inf)),
+            edits((token, 1e-44, 0), (token, 1, -np.inf), (token, 2, 0)),
+            edits((token, 1e-44, -np.inf), ((token + 1) % VOCAB, 1, -5)),
+        ):
+            wanted = sampling(
+                edits=edited,
+                num_top=ints([0, 0]),
+                temperatures=np.full(2, temperature),
+                **limits,
+            )
+            result = step(model, want="logits", sampling=wanted)
+            assert result.token_ids is not None
+            assert result.token_ids[0] == -1
+            assert result.token_ids[1] >= 0
+            assert np.array_equal(result.logits, plain.logits)
+
+
 WRONG_SAMPLINGS: list[tuple[str, Any]] = [
     ("temperatures", np.array([1.0, -1.0])),
     ("temperatures", np.array([1.0, np.nan])),

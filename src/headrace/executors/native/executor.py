@@ -127,7 +127,7 @@ def _token_ids(result: StepResult) -> NDArray[np.int32]:
     if sampled is None:
         return greedy
     if (sampled < 0).any():
-        raise ValueError("an edit makes a logit infinite, or leaves no token to choose")
+        raise ValueError("an edit leaves a logit not finite, or no token to choose")
     return sampled
 
 
