@@ -1,6 +1,7 @@
 """Streams of the model that real workers stand behind, its channel played by the test."""
 
 import asyncio
+import gc
 import json
 import socket
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ import httpx
 import pytest
 import structlog
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from api.conftest import running
 from api.raw import connected, post, until
@@ -319,3 +321,27 @@ async def test_a_header_with_a_line_break_is_never_written(url: str, worker: Pla
         ("request.fault", None),
         ("http.request", 500),
     ]
+
+
+async def test_a_request_that_is_answered_needs_no_collector(
+    url: str, worker: PlayedWorker
+) -> None:
+    gc.collect()
+    earlier = num_cycles()
+    gc.disable()
+    try:
+        async with connected(url) as (reader, writer):
+            for _ in range(6):
+                writer.write(post(CHAT))
+                await until(lambda: worker.asked)
+                worker.say("one", last=True)
+                worker.asked.clear()
+                await asyncio.wait_for(reader.readuntil(b"0\r\n\r\n"), 5)
+            await asyncio.sleep(0)
+            assert num_cycles() - earlier <= 2, "the connection keeps its newest, and none else"
+    finally:
+        gc.enable()
+
+
+def num_cycles() -> int:
+    return sum(type(each) is RequestResponseCycle for each in gc.get_objects())

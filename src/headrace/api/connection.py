@@ -48,6 +48,12 @@ def connection_of(scope: Scope) -> Connection | None:
     return cast("Connection | None", extensions.get(_EXTENSION))
 
 
+def leave_connection(scope: Scope) -> None:
+    """End the cycle of references from the scope to itself, which would wait for the collector."""
+    extensions = scope.get("extensions") or {}
+    extensions.pop(_EXTENSION, None)
+
+
 class StreamingProtocol(HttpToolsProtocol):
     """Hands out its connection, and tells every request that waits on it when it is lost."""
 

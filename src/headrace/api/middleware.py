@@ -16,7 +16,7 @@ import structlog
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headrace.api.connection import connection_of
+from headrace.api.connection import connection_of, leave_connection
 from headrace.api.errors import error_response
 from headrace.api.exchange import Exchange, Headers, attach, exchange_of, new_id
 from headrace.errors import BodyTimeoutError, BodyTooLargeError, HeadraceError, UnavailableError
@@ -69,7 +69,10 @@ class Exchanges:
                 exchange.num_bytes += len(message.get("body", b""))
                 await send(message)
 
-        await self.app(scope, receive, send_on)
+        try:
+            await self.app(scope, receive, send_on)
+        finally:
+            leave_connection(scope)
 
 
 class AccessLog:
