@@ -252,6 +252,18 @@ def test_a_row_without_a_possible_token_or_with_an_infinite_logit_is_refused(
     assert draw(wide, LOGITS[:1], temperatures=0.0) == [int(LOGITS[0].argmax())]
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_row_of_which_an_edit_makes_a_logit_nan_is_refused(
+    wide: Executor, temperature: float
+) -> None:
+    plain = run(wide, columns(1, temperatures=0.0), want_logits=True)
+    assert plain.logits is not None
+    for token in (int(plain.token_ids[0]), int(np.flatnonzero(plain.logits[0] > 0)[-1])):
+        endless = Edits(ints([0, 1]), ints([token]), *np.array([[1e-44], [-np.inf]], np.float32))
+        with pytest.raises(ValueError, match="finite"), np.errstate(all="ignore"):
+            run(wide, columns(1, edits=endless, temperatures=temperature))
+
+
 def test_one_possible_token_is_taken_whatever_the_limits(wide: Executor) -> None:
     logits = np.full((4, VOCAB), -np.inf, np.float32)
     logits[:, 123] = -20.0
