@@ -42,6 +42,16 @@ def test_a_trace_shows_no_values_of_variables(tmp_path: Path, log_format: str) -
     assert prompt not in text
 
 
+def test_a_terminal_gets_no_control_characters(tmp_path: Path) -> None:
+    configure_logging(log_format="text", log_dir=tmp_path)
+    structlog.get_logger().info("http.request", path="/x\x1b[31m\x07\0\u202e\x9b\ny/é")
+    logging.getLogger("library").warning("odd: %s", "\x1b[31m")
+    text = (tmp_path / FILE_NAME).read_text()
+    assert not re.search(r"[^\n\x20-\x7eé]", text)
+    assert len(text.splitlines()) == 2
+    assert r"/x\\x1b[31m\\x07\\x00\\u202e\\x9b\ny/é" in text
+
+
 def test_lines_of_libraries_look_the_same(tmp_path: Path) -> None:
     configure_logging(log_format="json", log_dir=tmp_path)
     logging.getLogger("library").warning("%s is odd", "this")

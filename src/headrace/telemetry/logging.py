@@ -61,6 +61,22 @@ def redact_secrets(
     return event
 
 
+def escape_unprintable(
+    _logger: object, _name: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """For a terminal, which would obey what a stranger wrote into a path."""
+    for key, value in event.items():
+        if isinstance(value, str) and not value.isprintable():
+            event[key] = "".join(map(_shown, value))
+    return event
+
+
+def _shown(character: str) -> str:
+    if character.isprintable() or character == "\n":  # the renderer quotes lines of a value
+        return character
+    return character.encode("unicode_escape").decode()
+
+
 def _lines(log_dir: Path | None, file_name: str) -> Lines:
     if log_dir is None:
         return Lines(sys.stderr)
@@ -84,7 +100,8 @@ def _renderers(log_format: LogFormat, *, colors: bool) -> list[structlog.typing.
         return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     # No values of local variables in a trace: prompts and keys are among them.
     plain = structlog.dev.plain_traceback
-    return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
+    console = structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)
+    return [escape_unprintable, console]
 
 
 def _library_formatter(renderers: list[structlog.typing.Processor]) -> logging.Formatter:
