@@ -124,3 +124,15 @@ def test_a_token_that_shows_nothing_takes_no_place_in_the_text() -> None:
         completion.event(Chunk(0, "Hello world", [1] * 4, [logprob(t, -1.0) for t in tokens]))
     )
     assert event["choices"][0]["logprobs"]["text_offset"] == [0, 0, 5, 11]
+
+
+def test_the_answer_has_the_text_offsets_of_the_stream() -> None:
+    chunks = [Chunk(0, "\ufffd", [229], [logprob(b"\xe5", None)])]
+    chunks += [Chunk(0, text, [1], [logprob(text.encode(), -1.0)]) for text in "-10"]
+    chunks.append(Chunk(0, "", [], [], finish_reason="length"))
+    streaming = wire(COMPLETION)
+    events = parsed(b"".join(streaming.event(chunk) for chunk in chunks))
+    runs = [event["choices"][0]["logprobs"] or {"text_offset": []} for event in events]
+    streamed = [offset for run in runs for offset in run["text_offset"]]
+    answer = json.loads(wire(COMPLETION).answer(chunks, USAGE))
+    assert answer["choices"][0]["logprobs"]["text_offset"] == streamed == [0, 1, 2, 3]

@@ -3,13 +3,14 @@
 A streamed token costs a few concatenations: everything around its text is encoded once a request.
 """
 
-import codecs
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import msgspec
 
+from headrace.api.openai.offsets import TextOffsets
 from headrace.api.openai.schema import (
     AnswerMessage,
     ChatChoice,
@@ -160,11 +161,9 @@ class CompletionLogprobsRenderer:
     """The completions format: parallel lists, with each token's place in the text."""
 
     def __init__(self) -> None:
-        self._lengths: dict[int, int] = {}  # of each choice's text so far
+        self._offsets = defaultdict[int, TextOffsets](TextOffsets)  # of each choice
 
     def render(self, index: int, text: str, logprobs: list[TokenLogprob]) -> CompletionLogprobs:
-        start = self._lengths.get(index, 0)
-        self._lengths[index] = start + len(text)
         return CompletionLogprobs(
             tokens=[_distinct(logprob.token) for logprob in logprobs],
             token_logprobs=[
@@ -172,7 +171,7 @@ class CompletionLogprobsRenderer:
                 for logprob in logprobs
             ],
             top_logprobs=[self._top(logprob) for logprob in logprobs],
-            text_offset=_places(text, start, [logprob.token for logprob in logprobs]),
+            text_offset=self._offsets[index].extend(text, [logprob.token for logprob in logprobs]),
         )
 
     def _top(self, logprob: TokenLogprob) -> dict[str, float] | None:
@@ -181,21 +180,6 @@ class CompletionLogprobsRenderer:
             return None
         likeliest = {_distinct(top.token): _finite(top.logprob) for top in logprob.top}
         return {**likeliest, _distinct(logprob.token): _finite(logprob.logprob)}
-
-
-def _places(text: str, start: int, tokens: Sequence[bytes]) -> list[int]:
-    """Where each token begins, in characters; one that shows nothing of itself takes no room."""
-    shown = text.encode()
-    decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
-    at, place, places = 0, start, []
-    for token in tokens:
-        places.append(place)
-        if start == at == 0 and not shown.startswith(token):
-            token = token.removeprefix(b" ")  # noqa: PLW2901 - SentencePiece's first space is silent
-        if shown.startswith(token, at):
-            at += len(token)
-            place += len(decode(token))
-    return places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
