@@ -1,5 +1,6 @@
 """Types and ranges of sampling fields, shared by every route that generates."""
 
+import re
 from typing import Annotated, TypeVar
 
 from msgspec import Meta
@@ -8,6 +9,8 @@ from headrace.errors import InvalidRequestError
 
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
+MAX_BIAS = 100
+MAX_TOKEN_ID = (1 << 31) - 1
 MAX_PROMPT_TOKENS = 1 << 18  # token ids in one list; more would hold the event loop up
 
 Temperature = Annotated[
@@ -28,11 +31,10 @@ Penalty = Annotated[
 RepetitionPenalty = Annotated[
     float, Meta(ge=0.01, le=100, description="Above 1 makes tokens of prompt and answer rarer.")
 ]
-Bias = Annotated[float, Meta(ge=-100, le=100)]
-TokenId = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+TokenId = Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]
 LogitBias = Annotated[
-    dict[TokenId, Bias],
-    Meta(max_length=1024, description="Added to the logits of the tokens with these ids."),
+    dict[str, float],
+    Meta(max_length=1024, description="Token ids, and from -100 to 100 what their logits get."),
 ]
 Seed = Annotated[
     int,
@@ -54,6 +56,7 @@ StopTokenIds = Annotated[
 
 
 T = TypeVar("T")
+_DIGITS = re.compile(r"[0-9]{1,10}")
 
 
 def given(value: T | None, default: T) -> T:
@@ -65,6 +68,28 @@ def stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
     if stop is None:
         return ()
     return (stop,) if isinstance(stop, str) else tuple(stop)
+
+
+def biases(fields: dict[str, float] | None) -> dict[int, float]:
+    """Checked here and not while decoding, so that a complaint can name the key."""
+    return {_token_id(key): _bias(key, bias) for key, bias in (fields or {}).items()}
+
+
+def _token_id(key: str) -> int:
+    if not _DIGITS.fullmatch(key) or int(key) > MAX_TOKEN_ID:
+        raise _bias_error(key, "a key must be a token id")
+    return int(key)
+
+
+def _bias(key: str, bias: float) -> float:
+    if not -MAX_BIAS <= bias <= MAX_BIAS:
+        raise _bias_error(key, f"expected a number from -{MAX_BIAS} to {MAX_BIAS}")
+    return bias
+
+
+def _bias_error(key: str, complaint: str) -> InvalidRequestError:
+    where = f"logit_bias.{key[:40]}"
+    return InvalidRequestError(f"{where}: {complaint}.", param=where)
 
 
 def require_min_below_max(min_tokens: int | None, max_tokens: int | None) -> None:

@@ -269,3 +269,17 @@ def test_no_tokens_at_all_are_only_for_scoring_a_prompt() -> None:
     assert completion_sampling(completion(max_tokens=0, echo=True)).max_tokens == 0
     with pytest.raises(InvalidRequestError):
         completion_sampling(completion(max_tokens=0))
+
+
+@pytest.mark.parametrize("key", ["a", "-1", "1.5", "", "\u0663", "2147483648", "9" * 5000])
+def test_a_bias_of_what_is_no_token_id_is_named(key: str) -> None:
+    with pytest.raises(InvalidRequestError, match=r": a key must be a token id\.$") as caught:
+        chat_sampling(chat(logit_bias={"1": 1, key: 1}))
+    assert caught.value.param == f"logit_bias.{key[:40]}"
+
+
+@pytest.mark.parametrize("bias", [101, -100.5, 1e300])
+def test_a_bias_out_of_range_is_named_by_its_token(bias: float) -> None:
+    with pytest.raises(InvalidRequestError, match="from -100 to 100") as caught:
+        completion_sampling(completion(logit_bias={"7": bias}))
+    assert caught.value.param == "logit_bias.7"

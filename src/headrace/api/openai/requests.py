@@ -10,7 +10,7 @@ from headrace.api.openai.schema import (
     ContentPart,
     SamplingFields,
 )
-from headrace.api.sampling import given, require_min_below_max, stop_strings
+from headrace.api.sampling import biases, given, require_min_below_max, stop_strings
 from headrace.errors import InvalidRequestError, UnsupportedParameterError
 from headrace.generation import Chat, Message, Prompt, SamplingParams
 
@@ -145,7 +145,7 @@ def _sampling(
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
         repetition_penalty=given(body.repetition_penalty, 1.0),
-        logit_bias=body.logit_bias or {},
+        logit_bias=biases(body.logit_bias),
         seed=body.seed,
         logprobs=logprobs,
         n=body.n or 1,
