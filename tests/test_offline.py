@@ -48,6 +48,11 @@ def test_a_conversation_goes_through_the_chat_template(llm: LLM) -> None:
     (answer,) = llm.chat(question, params)
     assert "Paris" in answer.text
     assert [a.text for a in llm.chat([question, question], params)] == [answer.text] * 2
+    plain = [{"role": message.role, "content": message.content} for message in question]
+    assert [a.text for a in llm.chat(plain, params)] == [answer.text]
+    with pytest.raises(InvalidRequestError, match="content") as refusal:
+        llm.chat([{"role": "user"}], params)
+    assert refusal.value.param == "messages"
 
 
 def test_no_prompts_give_no_answers(llm: LLM) -> None:

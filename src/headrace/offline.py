@@ -7,7 +7,7 @@ with LLM("smollm2") as llm:
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import msgspec
 from rich import progress as bars
 from rich.console import Console
 
@@ -39,6 +40,9 @@ from headrace.generation import (
 from headrace.modelfiles.model import open_model
 from headrace.modelfiles.sources import fetch
 from headrace.settings import default_state_dir, model_spec
+
+Turn = Message | Mapping[str, str]
+"""A message, or what its JSON would hold: `role`, `content` and perhaps `name`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +155,15 @@ class LLM:
 
     def chat(
         self,
-        conversations: Sequence[Message] | Sequence[Sequence[Message]],
+        conversations: Sequence[Turn] | Sequence[Sequence[Turn]],
         sampling: SamplingParams | Sequence[SamplingParams] = SamplingParams(),  # noqa: B008 - frozen
         *,
         show_progress: bool = True,
     ) -> list[Answer]:
         """Answer one conversation, or several, through the model's chat template."""
-        chats: list[Prompt] = [Chat(tuple(messages)) for messages in _several(conversations)]
+        chats: list[Prompt] = [
+            Chat(tuple(map(_message, turns))) for turns in _several(conversations)
+        ]
         return self.generate(chats, sampling, show_progress=show_progress)
 
     def close(self) -> None:
@@ -233,12 +239,21 @@ def _noting(number: int) -> Iterator[None]:
 
 
 def _several(
-    conversations: Sequence[Message] | Sequence[Sequence[Message]],
-) -> Iterator[Sequence[Message]]:
-    single = [item for item in conversations if isinstance(item, Message)]
+    conversations: Sequence[Turn] | Sequence[Sequence[Turn]],
+) -> Iterator[Sequence[Turn]]:
+    single = [item for item in conversations if isinstance(item, Message | Mapping)]
     if single:
         yield single
-    yield from (item for item in conversations if not isinstance(item, Message))
+    yield from (item for item in conversations if not isinstance(item, Message | Mapping))
+
+
+def _message(turn: Turn) -> Message:
+    if isinstance(turn, Message):
+        return turn
+    try:
+        return msgspec.convert(turn, Message)
+    except msgspec.ValidationError as error:
+        raise InvalidRequestError(f"a message: {error}", param="messages") from None
 
 
 def _answer(chunks: Sequence[Chunk]) -> Answer:
