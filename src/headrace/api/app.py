@@ -5,8 +5,9 @@ from starlette.types import ASGIApp
 
 from headrace import __version__
 from headrace.api.docs import DocsRoutes
+from headrace.api.exchange import SECURITY_HEADERS
 from headrace.api.generate import GenerateRoutes
-from headrace.api.middleware import SECURITY_HEADERS, AccessLog, BodyLimit, Exchanges, Faults
+from headrace.api.middleware import AccessLog, BodyLimit, Exchanges, Faults
 from headrace.api.openai.routes import OpenAIRoutes
 from headrace.api.ops import OpsRoutes
 from headrace.api.routing import Routes

@@ -4,7 +4,7 @@ uvicorn's own protocol, which in addition offers each request its connection as 
 Under another server there is none, and a request takes the way of every other ASGI app.
 """
 
-from asyncio import BaseTransport, Transport
+from asyncio import BaseTransport, TimerHandle, Transport
 from collections.abc import Callable, Iterable
 from typing import Protocol, cast
 
@@ -15,6 +15,11 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
+from headrace.api.refusal import HeadTooLargeError, MalformedRequestError, refusal
+from headrace.errors import HeadraceError
+
+MAX_HEAD_BYTES = 64 << 10  # and what one read brings beyond
+HEAD_TIMEOUT = 30.0  # seconds for a head to arrive, from when the connection could have brought one
 _EXTENSION = "headrace.connection"
 _OK = 200
 
@@ -55,13 +60,46 @@ def leave_connection(scope: Scope) -> None:
 
 
 class StreamingProtocol(HttpToolsProtocol):
-    """Hands out its connection, and tells every request that waits on it when it is lost."""
+    """Hands out its connection, and tells every request that waits on it when it is lost.
+
+    A head has bounds, in bytes and in time, as a body has.
+    """
 
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(cast("Transport", transport))
         self._unanswered: list[_Direct] = []
+        self._is_in_head = False
+        self._num_head_bytes = 0
+        self._head_timer: TimerHandle | None = None
+        self._watch_head()
+
+    def data_received(self, data: bytes) -> None:
+        was_in_head = self._is_in_head
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self._is_in_head:
+            # The read that a head begins in may hold the body before it.
+            self._num_head_bytes += len(data) if was_in_head else 0
+            if self._num_head_bytes > MAX_HEAD_BYTES:
+                self._refuse(
+                    HeadTooLargeError(f"The request's head is over {MAX_HEAD_BYTES} bytes.")
+                )
+                return
+        if self._is_in_head or not self._is_answering:
+            self._watch_head()
+
+    def send_400_response(self, msg: str) -> None:
+        """For uvicorn, which has found no HTTP in what came."""
+        self._refuse(MalformedRequestError(msg))
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_in_head, self._num_head_bytes = True, 0
 
     def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        self._leave_head()
         earlier = self.cycle
         super().on_headers_complete()
         if self.cycle is not earlier:
@@ -71,7 +109,34 @@ class StreamingProtocol(HttpToolsProtocol):
         # uvicorn tells the newest request alone, which may still queue behind the one that runs.
         for direct in self._unanswered:
             direct.lose()
+        self._leave_head()
         super().connection_lost(exc)
+
+    @property
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _watch_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_TIMEOUT, self._end_head)
+
+    def _leave_head(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _end_head(self) -> None:
+        self._head_timer = None
+        if self._is_answering:
+            self._watch_head()
+        else:
+            self.transport.close()
+
+    def _refuse(self, error: HeadraceError) -> None:
+        self._leave_head()
+        if not self._is_answering:  # else it would stand amid the answer
+            self.transport.write(refusal(error, self.client))
+        self.transport.close()
 
     def _offer_connection(self, cycle: RequestResponseCycle) -> None:
         direct = _Direct(cycle)

@@ -15,6 +15,13 @@ TIMEOUT_HEADER = "X-Request-Timeout"
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
+# What a browser must not do with an answer.
+SECURITY_HEADERS: Headers = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+)
+
 
 class Exchange(msgspec.Struct, kw_only=True):
     """Filled while a request is answered; read by the access log at its end."""

@@ -30,12 +30,6 @@ CLIENT_LEFT = 499
 LOG_DELAY = 0.02
 BODY_TIMEOUT = 30.0  # seconds for a body to arrive
 BODIES_ARRIVING = 16  # times `max_bytes`: what all bodies on their way may hold
-# What a browser must not do with an answer.
-SECURITY_HEADERS: Headers = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
-)
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:+/=@-]{1,128}")
 _LENGTH_DIGITS = 19  # of 2**63
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
