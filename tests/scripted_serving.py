@@ -103,5 +103,8 @@ async def serving(
         pids = {status.pid for status in served.seen if status.pid is not None}
     assert not [pid for pid in pids if is_alive(pid)]
     assert not asyncio.all_tasks() - tasks - {asyncio.current_task()}
+    for thread in threading.enumerate():
+        if thread.name.startswith("waitpid"):  # asyncio's, which ends just after its process
+            thread.join(10)
     assert threading.active_count() <= threads
     assert open_descriptors() == descriptors
