@@ -216,17 +216,19 @@ class AsyncEngine:
                 deliveries = self._take_messages()
                 self._engine.compute(time.monotonic())
                 deliveries += self._engine.collect(time.monotonic())
+                started, ended = self._engine.take_changes()
+                ended += [each.request_id for each in deliveries if each.error is not None]
+                # A caller who has read an answer finds the place in the queue free; the loop that
+                # has heard of a request's end knows that it was answered.
+                self._tell_of(started, [])
                 self._stats = self._engine.stats
                 self._deliver(deliveries, self._stats)
-                self._tell_of_changes(deliveries)
+                self._tell_of([], ended)
         except BaseException as error:  # callers must be answered whatever failed
             log.critical("engine.failed", exc_info=error)
             self._call(self._receive_fault, error)
 
-    def _tell_of_changes(self, deliveries: list[Delivery]) -> None:
-        """Last, so that a loop that has heard of a request's end knows that it was answered."""
-        started, ended = self._engine.take_changes()
-        ended += [delivery.request_id for delivery in deliveries if delivery.error is not None]
+    def _tell_of(self, started: list[str], ended: list[str]) -> None:
         if started or ended:
             self._changes.append(_Changes(started, ended, time.monotonic()))
             if self._is_draining:

@@ -9,7 +9,9 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import FrameType
 
 from headrace import parent
 from headrace.executors.executor import Progress
@@ -27,7 +29,7 @@ TIDY_UP = 1.0  # seconds; less than a supervisor waits before SIGKILL
 
 
 def main(arguments: Sequence[str], *, load: Load | None = None) -> int:
-    """Serve one model until told to end; the exit status is 0 unless the channel broke."""
+    """Serve one model until told to end; the exit status is 1 if its channel broke or ended."""
     parser = argparse.ArgumentParser(prog="headrace.worker", description=__doc__)
     parser.add_argument("--socket", required=True, type=int, metavar="DESCRIPTOR")
     parser.add_argument("--parent", required=True, type=int, metavar="PID")
@@ -37,7 +39,8 @@ def main(arguments: Sequence[str], *, load: Load | None = None) -> int:
     if load is None:
         # What takes long to import is on its way while the parent says what to load.
         threading.Thread(target=_import_loading, name=LOADER_THREAD, daemon=True).start()
-    status = asyncio.run(_serve(options.socket, options.parent, load or _load))
+    loading = partial(_load_and_freeze, load or _load)
+    status = asyncio.run(_serve(options.socket, options.parent, loading))
     if loader := next((t for t in threading.enumerate() if t.name == LOADER_THREAD), None):
         if end_downloads():
             loader.join(TIDY_UP)  # it removes what it had downloaded so far
@@ -55,6 +58,10 @@ def _import_loading() -> None:
 def _load(spec: WorkerSpec, progress: Progress) -> LoadedModel:
     from headrace.worker.loading import load  # noqa: PLC0415 - slow to import: in the load's thread
 
+    return load(spec, progress)
+
+
+def _load_and_freeze(load: Load, spec: WorkerSpec, progress: Progress) -> LoadedModel:
     loaded = load(spec, progress)
     gc.collect()
     gc.freeze()  # a collection amid tokens then passes over all that stays
@@ -74,15 +81,25 @@ async def _serve(descriptor: int, parent_pid: int, load: Load) -> int:
     )
     service.greet(channel)
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, service.terminate)
+    _on_sigterm(loop, service.terminate)
     heart = loop.create_task(_beat(service, parent_pid))
     try:
         return await service.ended()
     finally:
         heart.cancel()
         await service.close()
-        channel.flush(LAST_WORDS)
+        channel.send_rest(LAST_WORDS)
         channel.close()
+
+
+def _on_sigterm(loop: asyncio.AbstractEventLoop, terminate: Callable[[], None]) -> None:
+    # Not the loop's own handler, which leaves with the loop: a signal that comes late, as after
+    # Stop, would then kill the process before it has tidied up.
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(terminate)
+
+    signal.signal(signal.SIGTERM, handle)
 
 
 async def _beat(service: Service, parent_pid: int) -> None:
