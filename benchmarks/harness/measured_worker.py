@@ -7,7 +7,6 @@ the server's own work.
 """
 
 import argparse
-import gc
 import sys
 import time
 from functools import partial
@@ -17,10 +16,10 @@ from typing import TextIO
 from harness.instant import TEXT, InstantExecutor
 from headrace.engine.tokenizer import Tokenizer
 from headrace.executors.executor import Progress
-from headrace.generation import EngineStats, GenerationRequest, ModelInfo, Prompt
+from headrace.generation import EngineStats, GenerationRequest, Prompt
 from headrace.modelfiles.model import open_model
 from headrace.modelfiles.sources import fetch
-from headrace.worker.loading import EngineParts
+from headrace.worker.loading import EngineParts, model_info
 from headrace.worker.loading import load as load_real
 from headrace.worker.main import main as work
 from headrace.worker.serving import Deliver, LoadedModel, ServingEngine
@@ -74,8 +73,6 @@ class StampedModel:
 
 def load(stamps: Path, instant: float | None, spec: WorkerSpec, progress: Progress) -> StampedModel:
     model = load_real(spec, progress) if instant is None else load_instant(instant, spec, progress)
-    gc.collect()
-    gc.freeze()  # as every worker does
     return StampedModel(model, stamps)
 
 
@@ -84,20 +81,7 @@ def load_instant(seconds: float, spec: WorkerSpec, progress: Progress) -> Loaded
     files = open_model(fetch(spec.source, spec.state_dir, progress))
     tokenizer = Tokenizer(files)
     executor = InstantExecutor(tokenizer.encode(TEXT), files.config.vocab_size, step=seconds)
-    info = ModelInfo(
-        model_id=spec.model_id,
-        architecture=files.config.architecture,
-        executor=executor.name,
-        precision=executor.precision,
-        kv_cache_precision=executor.kv_cache_precision,
-        max_model_len=executor.max_model_len,
-        vocab_size=executor.vocab_size,
-        block_size=executor.block_size,
-        num_blocks=executor.num_blocks,
-        has_chat_template=False,
-        fingerprint="fp_instant",
-    )
-    return EngineParts(spec, executor, tokenizer, info)
+    return EngineParts(spec, executor, tokenizer, model_info(spec, files, executor))
 
 
 def main() -> int:

@@ -269,7 +269,7 @@ async def test_what_waits_can_be_sent_before_the_end() -> None:
             pair.near.send(frame)
         assert pair.near.outbox_bytes > 0
         reading = asyncio.create_task(asyncio.to_thread(read_all, pair.raw))
-        await asyncio.to_thread(pair.near.flush, 10.0)
+        await asyncio.to_thread(pair.near.send_rest, 10.0)
         pair.near.close()
         assert await reading == count * framed(frame)
 
@@ -278,7 +278,7 @@ async def test_what_waits_is_given_up_when_nobody_reads() -> None:
     with ends() as pair:
         while not pair.near.outbox_bytes:
             pair.near.send(frames.encode(frames.Abort(["x" * 100_000])))
-        pair.near.flush(0.01)
+        pair.near.send_rest(0.01)
         assert pair.near.outbox_bytes == 0
 
 

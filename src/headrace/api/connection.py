@@ -1,6 +1,7 @@
 """The HTTP connection under a request: what came and what goes without a turn of the event loop.
 
-uvicorn's own protocol, which in addition offers each request its connection as an ASGI extension.
+uvicorn's own protocol, which in addition offers each request its connection as an ASGI extension,
+and bounds what comes before a request can be seen.
 Under another server there is none, and a request takes the way of every other ASGI app.
 """
 
@@ -15,7 +16,8 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from headrace.api.refusal import HeadTooLargeError, MalformedRequestError, refusal
+from headrace.api.errors import HeadTooLargeError, MalformedRequestError
+from headrace.api.refusal import refusal
 from headrace.errors import HeadraceError
 
 MAX_HEAD_BYTES = 64 << 10  # and what one read brings beyond

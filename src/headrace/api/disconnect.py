@@ -80,7 +80,7 @@ async def _done(work: Awaitable[None], scope: Scope, departure: _Interruption) -
         return False  # what failed for nobody is told to nobody
     except Exception:
         if not departure.end():
-            raise
+            raise  # to `Faults`, which answers; below, nobody is left to be answered
         log.exception("request.fault", request_id=exchange_of(scope).request_id)
         return False
     departure.end()

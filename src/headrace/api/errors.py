@@ -36,6 +36,22 @@ class MethodError(HeadraceError):
         self.allowed = ", ".join(sorted(allowed))
 
 
+class MalformedRequestError(HeadraceError):
+    """The bytes that came are no HTTP."""
+
+    status = 400
+    code = "malformed_http"
+    type = "invalid_request_error"
+
+
+class HeadTooLargeError(HeadraceError):
+    """The request line and the headers together are over the bound."""
+
+    status = 431
+    code = "head_too_large"
+    type = "invalid_request_error"
+
+
 class ErrorDetail(msgspec.Struct, frozen=True):
     """What went wrong, for people (`message`) and for programs (`code`)."""
 

@@ -10,22 +10,6 @@ from headrace.errors import HeadraceError
 log = structlog.get_logger("headrace.api")
 
 
-class MalformedRequestError(HeadraceError):
-    """The bytes that came are no HTTP."""
-
-    status = 400
-    code = "malformed_http"
-    type = "invalid_request_error"
-
-
-class HeadTooLargeError(HeadraceError):
-    """The request line and the headers together are over the bound."""
-
-    status = 431
-    code = "head_too_large"
-    type = "invalid_request_error"
-
-
 def refusal(error: HeadraceError, client: tuple[str, int] | None) -> bytes:
     """The whole answer, after which the connection ends; also writes its line in the log."""
     request_id = new_id()

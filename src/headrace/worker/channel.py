@@ -88,7 +88,7 @@ class Channel(Generic[Received]):
         while self._is_open and self._is_heard and self._read():
             pass
 
-    def flush(self, timeout: float) -> None:
+    def send_rest(self, timeout: float) -> None:
         """Send what waits, as long as the other side takes it within so many seconds; blocks."""
         with self._lock:
             if not self._is_open:
@@ -175,9 +175,9 @@ class Channel(Generic[Received]):
 
     def _send_when_writable(self) -> None:
         if self._is_open:
-            self._loop.add_writer(self._socket, self._flush)
+            self._loop.add_writer(self._socket, self._send_more)
 
-    def _flush(self) -> None:
+    def _send_more(self) -> None:
         with self._lock:
             while self._outbox:
                 data = self._outbox[0]

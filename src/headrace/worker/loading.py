@@ -22,7 +22,7 @@ def load(spec: WorkerSpec, progress: Progress) -> "EngineParts":
     files = open_model(fetch(spec.source, spec.state_dir, progress))
     config = replace(spec.executor, cache_dir=spec.state_dir / CACHE_FOLDER)
     executor = create_executor(files, config, progress)
-    return EngineParts(spec, executor, Tokenizer(files), _info(spec, files, executor))
+    return EngineParts(spec, executor, Tokenizer(files), model_info(spec, files, executor))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class EngineParts:
         self.executor.close()
 
 
-def _info(spec: WorkerSpec, files: ModelFiles, executor: Executor) -> ModelInfo:
+def model_info(spec: WorkerSpec, files: ModelFiles, executor: Executor) -> ModelInfo:
     return ModelInfo(
         model_id=spec.model_id,
         architecture=files.config.architecture,
