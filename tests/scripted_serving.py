@@ -4,9 +4,11 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from headrace.generation import Chunk, EngineStats, GenerationRequest, LanguageModel
 from headrace.registry.patience import Patience
@@ -36,6 +38,12 @@ class Served:
         registry.listen(self._listen)
 
     @property
+    def pid(self) -> int:
+        """Of the only worker of the first model."""
+        (pid,) = self.status.pids
+        return pid
+
+    @property
     def status(self) -> ModelStatus:
         return self.registry.statuses()[0]
 
@@ -53,8 +61,11 @@ class Served:
                 await asyncio.sleep(0.01)
         return stats
 
-    async def answer(self, prompt: str, name: str = "m0", **fields: object) -> str:
-        async with self.registry.acquire(name) as model:
+    async def answer(
+        self, prompt: str, name: str = "m0", *, within: float | None = None, **fields: object
+    ) -> str:
+        deadline = None if within is None else time.monotonic() + within
+        async with self.registry.acquire(name, deadline) as model:
             return "".join([chunk.text async for chunk in generate(model, prompt, **fields)])
 
     def _listen(self, status: ModelStatus) -> None:
@@ -67,8 +78,17 @@ def generate(model: LanguageModel, prompt: str, **fields: object) -> AsyncIterat
     return model.generate(GenerationRequest(prompt=prompt, **fields))  # type: ignore[arg-type]
 
 
+def unknown_size(_spec: ModelSpec) -> None:
+    """A script has no files that could be measured."""
+
+
 def open_descriptors() -> int:
     return len(os.listdir("/dev/fd"))  # noqa: PTH208 - a count, whatever else runs
+
+
+def own_threads() -> set[threading.Thread]:
+    """All but those that the loop keeps for `asyncio.to_thread`."""
+    return {each for each in threading.enumerate() if not each.name.startswith("asyncio_")}
 
 
 def is_alive(pid: int) -> bool:
@@ -81,14 +101,20 @@ def is_alive(pid: int) -> bool:
 
 @asynccontextmanager
 async def serving(
-    state_dir: Path, *sources: str, patience: Patience = IMPATIENT, wait: bool = True
+    state_dir: Path,
+    *sources: str,
+    specs: Sequence[ModelSpec] = (),
+    patience: Patience = IMPATIENT,
+    wait: bool = True,
+    **options: Any,
 ) -> AsyncIterator[Served]:
-    """Serve scripted models `m0`, `m1`, ... and check that nothing is left of them."""
-    threads, tasks = threading.active_count(), asyncio.all_tasks()
+    """Serve specs, or scripted models `m0`, `m1`, ..., and check that nothing is left of them."""
+    threads, tasks = own_threads(), asyncio.all_tasks()
     descriptors = open_descriptors()
-    registry = Registry(state_dir, command=COMMAND, patience=patience)
+    options = {"command": COMMAND, "sizes": unknown_size, **options}
+    registry = Registry(state_dir, patience=patience, **options)
     served = Served(registry)
-    specs = [
+    specs = specs or [
         ModelSpec(name=f"m{number}", source=source)
         for number, source in enumerate(sources or ("good",))
     ]
@@ -100,11 +126,11 @@ async def serving(
         yield served
     finally:
         await registry.close()
-        pids = {status.pid for status in served.seen if status.pid is not None}
+        pids = {pid for status in served.seen for pid in status.pids}
     assert not [pid for pid in pids if is_alive(pid)]
     assert not asyncio.all_tasks() - tasks - {asyncio.current_task()}
     for thread in threading.enumerate():
         if "waitpid" in thread.name:  # asyncio's, which ends just after its process
             thread.join(10)
-    assert threading.active_count() <= threads
+    assert own_threads() <= threads
     assert open_descriptors() == descriptors

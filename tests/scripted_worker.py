@@ -1,8 +1,10 @@
 """A real worker process whose model follows a script: prompts and sources say what it does.
 
-Sources: `good`, `slow`, `missing`, `broken`, `broken-start`, `crash`, `crash-later` (once a marker
-file exists in the state folder). Prompts: `count N`, `forever`, `hang` (work without a step),
-`bug`, `crash`, `hang after N`, `crash after N`, `flood N` (N chunks in one step, for 100 steps).
+Sources: `good`, `slow`, `missing`, `broken`, `broken-start`, `crash`, `crash-later`, `slow-later`
+(both once a marker file exists in the state folder), `slow-load N` (N seconds), `hang` (loads, and
+never takes a step), `wrong` (counts from 1). Prompts: `count N`, `forever`, `hang` (work without a
+step), `bug`, `crash`, `hang after N`, `crash after N`, `flood N` (N chunks in one step, for 100
+steps).
 """
 
 import asyncio
@@ -21,6 +23,7 @@ from headrace.worker.serving import Deliver, ServingEngine
 from headrace.worker.spec import WorkerSpec
 
 MARKER = "crash-now"
+SLOW_MARKER = "slow-now"
 STEP_SECONDS = 0.005
 NUM_BLOCKS = 64
 
@@ -44,12 +47,13 @@ def info_of(model_id: str) -> ModelInfo:
 class ScriptedEngine:
     """Takes one step for all its requests every few milliseconds."""
 
-    def __init__(self, deliver: Deliver) -> None:
+    def __init__(self, deliver: Deliver, source: str = "good") -> None:
         self._deliver = deliver
-        self._running: dict[str, tuple[str, int]] = {}
+        self._first_number = 1 if source == "wrong" else 0
+        self._running: dict[str, tuple[str, int, int]] = {}
         self._num_steps = 0
         self._num_aborted = 0
-        self._hangs = False
+        self._hangs = source == "hang"
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     @property
@@ -76,7 +80,8 @@ class ScriptedEngine:
             os.kill(os.getpid(), signal.SIGKILL)
         if request.prompt == "hang":
             self._hangs = True
-        self._running[request.request_id] = (request.prompt, 0)
+        limit = request.sampling.max_tokens or sys.maxsize
+        self._running[request.request_id] = (request.prompt, 0, limit)
 
     def abort(self, request_id: str) -> None:
         self._num_aborted += self._running.pop(request_id, None) is not None
@@ -114,9 +119,9 @@ class ScriptedEngine:
         self._deliver(deliveries, self.stats)
 
     def _advance(self, request_id: str) -> list[Delivery]:
-        prompt, done = self._running[request_id]
+        prompt, done, max_tokens = self._running[request_id]
         words = prompt.split()
-        self._running[request_id] = (prompt, done + 1)
+        self._running[request_id] = (prompt, done + 1, max_tokens)
         match words:
             case ["count", limit]:
                 return [self._chunk(request_id, done, int(limit))]
@@ -128,7 +133,7 @@ class ScriptedEngine:
                 self._hangs = True
             case ["crash", "after", limit] if done >= int(limit):
                 os.kill(os.getpid(), signal.SIGKILL)
-        return [self._chunk(request_id, done, sys.maxsize)]
+        return [self._chunk(request_id, done, max_tokens)]
 
     def _chunk(self, request_id: str, number: int, limit: int) -> Delivery:
         is_last = number + 1 >= limit
@@ -136,7 +141,7 @@ class ScriptedEngine:
             self._running.pop(request_id, None)
         chunk = Chunk(
             0,
-            f"{number} ",
+            f"{number + self._first_number} ",
             [number % 256],
             None,
             "length" if is_last else None,
@@ -149,12 +154,12 @@ class ScriptedEngine:
 class ScriptedModel:
     def __init__(self, spec: WorkerSpec) -> None:
         self.info = info_of(spec.model_id)
-        self._starts = spec.source != "broken-start"
+        self._source = spec.source
 
     def start(self, deliver: Deliver) -> ServingEngine:
-        if not self._starts:
+        if self._source == "broken-start":
             raise RuntimeError("no engine")
-        return ScriptedEngine(deliver)
+        return ScriptedEngine(deliver, self._source)
 
     def close(self) -> None:
         pass
@@ -162,16 +167,20 @@ class ScriptedModel:
 
 def load(spec: WorkerSpec, progress: Progress) -> ScriptedModel:
     progress("reading", 0.5)
-    match spec.source:
-        case "missing":
+    match spec.source.removeprefix("pypi:").split():  # what clients may name
+        case ["missing"]:
             raise ModelFileError("/models/missing.gguf: no such file")
-        case "broken":
+        case ["broken"]:
             raise RuntimeError("out of cheese")
-        case "crash":
+        case ["crash"]:
             os.kill(os.getpid(), signal.SIGKILL)
-        case "crash-later" if (spec.state_dir / MARKER).exists():
+        case ["crash-later"] if (spec.state_dir / MARKER).exists():
             os.kill(os.getpid(), signal.SIGKILL)
-        case "slow":
+        case ["slow-later"] if (spec.state_dir / SLOW_MARKER).exists():
+            time.sleep(3600)
+        case ["slow-load", seconds]:
+            time.sleep(float(seconds))
+        case ["slow"]:
             time.sleep(3600)
     progress("reading", 1.0)
     return ScriptedModel(spec)

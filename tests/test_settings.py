@@ -1,19 +1,26 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from headrace.engine.config import EngineConfig
-from headrace.errors import ConfigurationError
+from headrace.errors import ConfigurationError, InvalidRequestError
 from headrace.executors.config import ExecutorConfig
+from headrace.registry.spec import GoldenCase, ModelSpec
 from headrace.settings import (
     NOT_SUPPORTED_YET,
     EngineSection,
+    GoldenSection,
+    LimitsSection,
+    ModelSection,
     Settings,
     default_state_dir,
     is_loopback,
     load_settings,
+    requested_spec,
 )
 
 ONE_MODEL = {"models": [{"source": "smollm2"}]}
@@ -128,8 +135,33 @@ def test_limits_reach_every_engine(load: Load) -> None:
         ("[auth]\nadmin_scope = 'x'", "auth: not supported yet"),
         ("[telemetry]\nlog_format = 'xml'", "telemetry.log_format: should be 'text' or 'json'"),
         ("[[models]]\nname = 'x'", "models.0.source: field required"),
-        ("[[models]]\nsource = 'x'\nretain = 'warm'", "models.0.retain: not supported yet"),
+        ("[[models]]\nsource = 'x'\ntags = 'a'", "models.0.tags: not supported yet"),
+        ("[storage]\nredis_url = 'x'", "storage.redis_url: not supported yet"),
+        ("[server]\nmax_loaded_models = 0", "server.max_loaded_models: should be greater than"),
+        (
+            "[server]\nmodel_roots = ['models']",
+            "server.model_roots.0: should be an absolute path, not 'models'",
+        ),
+        ("[[models]]\nsource = 'x'\nreplicas = 65", "models.0.replicas: should be less than"),
+        (
+            "[[models]]\nsource = 'x'\nretain = 'hot'",
+            "models.0.retain: should be 'warm', 'cold' or 'none', not 'hot'",
+        ),
+        (
+            "[[models]]\nsource = 'x'\nidle_unload_after = 0",
+            "models.0.idle_unload_after: should be greater than 0, not 0",
+        ),
+        ("[[models]]\nsource = 'x'\nversion = 2147483648", "models.0.version: should be less"),
+        (
+            "[[models]]\nsource = 'x'\n[[models.golden]]\nprompt = 'a'",
+            "models.0.golden.0.expected: field required",
+        ),
+        (
+            "[[models]]\nsource = 'x'\n[[models.golden]]\npromt = 'a'\nexpected = 'b'",
+            "models.0.golden.0.prompt: field required",
+        ),
         ("[[models]]\nsource = 'x'\nname = 'a@2'", "models.0.name: string should match"),
+        ("[[models]]\nsource = 'x'\nname = 'events'", "models.0.name: should be none of the API's"),
         (
             "[[models]]\nsource = 'x'\n[models.engine]\nnum_threads = 1025",
             "models.0.engine.num_threads: should be less than or equal to 1024, not 1025",
@@ -215,6 +247,7 @@ def test_the_same_name_and_version_twice_is_refused(load: Load) -> None:
 def test_a_source_whose_name_cannot_be_one_needs_a_name(load: Load) -> None:
     message = refusal(load, models=[{"source": "my model@2.gguf"}])
     assert "as in chat=my model@2.gguf" in message
+    assert "as in chat=history.gguf" in refusal(load, models=[{"source": "history.gguf"}])
 
 
 def test_a_host_that_others_reach_needs_a_permission(load: Load) -> None:
@@ -242,11 +275,17 @@ def test_loopback_is_told_from_the_rest(host: str, *, loopback: bool) -> None:
     assert is_loopback(host) is loopback
 
 
-def test_engine_defaults_are_those_of_the_configs_below() -> None:
-    section = EngineSection()
-    for config in (EngineConfig(), ExecutorConfig()):
-        for name in set(EngineSection.model_fields) & set(type(config).__dataclass_fields__):
-            assert getattr(section, name) == getattr(config, name), name
+def test_defaults_are_those_of_the_values_below() -> None:
+    pairs: list[tuple[BaseModel, object]] = [
+        (EngineSection(), EngineConfig()),
+        (EngineSection(), ExecutorConfig()),
+        (ModelSection(source="x"), ModelSpec(name="x", source="x")),
+        (GoldenSection(prompt="a", expected="b"), GoldenCase(prompt="a", expected="b")),
+    ]
+    for section, below in pairs:
+        fields = set(type(section).model_fields) & set(type(below).__dataclass_fields__)
+        for field in fields - {"engine", "name"}:
+            assert getattr(section, field) == getattr(below, field), field
 
 
 def test_a_key_for_later_is_not_a_key_of_today(load: Load) -> None:
@@ -257,3 +296,146 @@ def test_a_key_for_later_is_not_a_key_of_today(load: Load) -> None:
         if sections and (sections != ["models"]):
             tables += f"[{'.'.join(sections)}]\n"
         assert refusal(load, f"{tables}{name} = '{value}'\n").endswith("not supported yet"), key
+
+
+def test_what_a_model_is_to_do_over_its_life_reaches_its_spec(load: Load) -> None:
+    text = """
+    [[models]]
+    source = "smollm2"
+    version = 3
+    replicas = 2
+    retain = "cold"
+    idle_unload_after = 90
+    [[models.golden]]
+    prompt = "2 + 2 ="
+    expected = "4"
+    [[models.golden]]
+    prompt = "The capital of France is"
+    expected = "Paris"
+    max_tokens = 8
+    """
+    (spec,) = load(text).models
+    assert (spec.model_id, spec.replicas, spec.retain) == ("smollm2@3", 2, "cold")
+    assert spec.idle_unload_after == 90.0
+    assert spec.golden == (
+        GoldenCase(prompt="2 + 2 =", expected="4"),
+        GoldenCase(prompt="The capital of France is", expected="Paris", max_tokens=8),
+    )
+
+
+def test_the_server_is_told_what_clients_may_do(load: Load) -> None:
+    text = '[server]\nmax_loaded_models = 3\nmodel_roots = ["/models", "~/models"]\n'
+    server = load(text, **ONE_MODEL).server
+    assert server.max_loaded_models == 3
+    assert server.model_roots == (Path("/models"), Path("~/models").expanduser())
+    server = load(**ONE_MODEL).server
+    assert (server.max_loaded_models, server.model_roots) == (None, ())
+
+
+def test_the_environment_sets_lists(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_SERVER__MODEL_ROOTS", '["/models"]')
+    monkeypatch.setenv("HEADRACE_MODELS__0__SOURCE", "smollm2")
+    monkeypatch.setenv("HEADRACE_MODELS__0__GOLDEN__0__PROMPT", "2 + 2 =")
+    monkeypatch.setenv("HEADRACE_MODELS__0__GOLDEN__0__EXPECTED", "4")
+    settings = load()
+    assert settings.server.model_roots == (Path("/models"),)
+    assert settings.models[0].golden == (GoldenCase(prompt="2 + 2 =", expected="4"),)
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite:////var/lib/headrace.db", "postgresql://db/h", "postgresql+psycopg://u:p@db/h"]
+)
+def test_a_database_is_named_by_its_url(load: Load, url: str) -> None:
+    storage = load(f"[storage]\ndatabase_url = '{url}'\n", **ONE_MODEL).storage
+    assert storage.database_url == url
+    assert url not in repr(storage)
+    assert load(**ONE_MODEL).storage.database_url is None
+
+
+def test_a_wrong_database_url_is_refused_without_being_shown(load: Load) -> None:
+    message = refusal(load, "[storage]\ndatabase_url = ['postgresql://u:secret@db']", **ONE_MODEL)
+    assert "storage.database_url: should be a valid string" in message
+    assert "secret" not in message
+
+
+API_WORDS = "events, history, load, rollback, swap"
+
+
+def nested(depth: int) -> object:
+    value: object = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def requested(**fields: Any) -> ModelSpec:
+    fields = {"name": "chat", "source": "smollm2", **fields}
+    return requested_spec(fields, LimitsSection(max_queued_requests=7))
+
+
+def test_a_client_describes_a_model_as_the_file_does(load: Load) -> None:
+    text = """
+    [limits]
+    max_queued_requests = 7
+    [[models]]
+    name = "chat"
+    source = "smollm2"
+    version = 2
+    replicas = 2
+    retain = "none"
+    idle_unload_after = 5
+    [models.engine]
+    max_num_seqs = 4
+    kv_cache_memory = "64MiB"
+    executor = "openvino"
+    [[models.golden]]
+    prompt = "a"
+    expected = "b"
+    """
+    spec = requested(
+        version=2,
+        replicas=2,
+        retain="none",
+        idle_unload_after=5,
+        engine={"max_num_seqs": 4, "kv_cache_memory": "64MiB", "executor": "openvino"},
+        golden=[{"prompt": "a", "expected": "b"}],
+    )
+    assert (spec,) == load(text).models
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "sentence"),
+    [
+        ({"version": 0}, "version", "should be greater than or equal to 1, not 0"),
+        ({"version": "2"}, "version", "should be a valid integer, not '2'"),
+        ({"name": "a/b"}, "name", "string should match pattern"),
+        ({"name": "a" * 129}, "name", "string should match pattern"),
+        ({"name": "chat@2"}, "name", "string should match pattern"),
+        ({"source": ""}, "source", "string should have at least 1 character"),
+        ({"replicas": True}, "replicas", "should be a valid integer, not True"),
+        ({"runtime": "onnx"}, "runtime", "not supported yet"),
+        ({"engine": []}, "engine", "should be an object"),
+        ({"engine": {"max_num_seqs": 0}}, "engine.max_num_seqs", "should be greater than"),
+        ({"engine": {"max_num_seqs": 1 << 64}}, "engine.max_num_seqs", "should be less than"),
+        ({"engine": {"executor": "torch"}}, "engine.executor", "not supported yet"),
+        (
+            {"engine": {"max_num_seq": 1}},
+            "engine.max_num_seq",
+            "unknown key (did you mean max_num_seqs?)",
+        ),
+        ({"golden": [{"prompt": "a"}]}, "golden.0.expected", "field required"),
+        *(
+            ({"name": name}, "name", f"should be none of the API's own words ({API_WORDS})")
+            for name in API_WORDS.split(", ")
+        ),
+        ({"engine": {"a": nested(500)}}, "engine", "nested too deeply."),
+        ({"engine": {}, "golden": [{"prompt": nested(500)}]}, "golden", "nested too deeply."),
+    ],
+)
+def test_what_a_client_says_wrong_is_named_by_its_field(
+    fields: dict[str, object], field: str, sentence: str
+) -> None:
+    with pytest.raises(InvalidRequestError) as error:
+        requested(**fields)
+    assert error.value.param == field
+    assert error.value.message.startswith(f"{field}: {sentence}")

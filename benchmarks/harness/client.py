@@ -11,11 +11,12 @@ from urllib.parse import urlsplit
 import httptools
 import msgspec
 
-from harness.connection import Connection, OnBody, StaleConnectionError
+from harness.connection import Connection, OnBody, OnHeader, StaleConnectionError
 from harness.load import Sample
 
 STATUS_OK = 200
 STATUS_NOT_YET = 503
+VERSION_HEADER = b"x-headrace-version"
 
 
 class ServerError(Exception):
@@ -36,7 +37,12 @@ class HttpClient:
         self._idle: list[Connection] = []
 
     async def exchange(
-        self, method: str, path: str, on_body: OnBody, body: dict[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        on_body: OnBody,
+        body: dict[str, Any] | None = None,
+        on_header: OnHeader | None = None,
     ) -> int:
         """Send one request, hand its answer's body over as it comes, return the status."""
         request = self._request(method, path, body)
@@ -44,7 +50,7 @@ class HttpClient:
             while True:
                 connection = await self._connection()
                 try:
-                    status = await connection.exchange(request, on_body)
+                    status = await connection.exchange(request, on_body, on_header)
                 except StaleConnectionError:
                     continue
                 except BaseException:
@@ -97,13 +103,25 @@ class CompletionClient:
         body = self._body(prompt, max_tokens)
         sent = time.monotonic()
         try:
-            stream.check(await self._http.exchange("POST", "/v1/completions", stream.feed, body))
+            status = await self._http.exchange(
+                "POST", "/v1/completions", stream.feed, body, stream.header
+            )
+            stream.check(status)
         except (OSError, ServerError, TimeoutError, httptools.HttpParserError) as error:
             is_final = isinstance(error, ServerError) and error.is_final
             reason = f"{type(error).__name__}: {error}"
-            return Sample(sent, stream.arrivals, error=reason, is_final=is_final)
+            return Sample(
+                sent, stream.arrivals, error=reason, is_final=is_final, version=stream.version
+            )
         usage = stream.usage
-        return Sample(sent, stream.arrivals, usage.prompt_tokens, usage.completion_tokens)
+        return Sample(
+            sent,
+            stream.arrivals,
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            version=stream.version,
+            text="".join(stream.texts),
+        )
 
     def _body(self, prompt: list[int] | str, max_tokens: int) -> dict[str, Any]:
         return {
@@ -137,15 +155,21 @@ _decode_event = msgspec.json.Decoder(_Event).decode
 
 
 class CompletionStream:
-    """Reads one answer's events: when text came, and what usage the server claims."""
+    """Reads one answer: which version gave it, when text came, what usage the server claims."""
 
     def __init__(self) -> None:
+        self.version: str | None = None
         self.arrivals: list[float] = []
+        self.texts: list[str] = []
         self.usage = _Usage()
         self._rest = b""
         self._other = b""
         self._error: object = None
         self._is_done = False
+
+    def header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == VERSION_HEADER:
+            self.version = value.decode()
 
     def feed(self, data: bytes) -> None:
         now = time.monotonic()
@@ -175,5 +199,7 @@ class CompletionStream:
         event = _decode_event(payload)
         self._error = self._error or event.error
         self.usage = event.usage or self.usage
-        if any(choice.text for choice in event.choices):
+        texts = [choice.text for choice in event.choices if choice.text]
+        if texts:
             self.arrivals.append(now)
+            self.texts += texts

@@ -7,6 +7,7 @@ from typing import cast
 import httptools
 
 OnBody = Callable[[bytes], None]
+OnHeader = Callable[[bytes, bytes], None]
 
 
 class StaleConnectionError(ConnectionError):
@@ -20,6 +21,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser: httptools.HttpResponseParser | None = None
         self._on_body: OnBody | None = None
+        self._on_header: OnHeader | None = None
         self._done: asyncio.Future[int] | None = None
         self._num_answers = 0
         self._has_answer_begun = False
@@ -28,12 +30,14 @@ class Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    async def exchange(self, request: bytes, on_body: OnBody) -> int:
+    async def exchange(
+        self, request: bytes, on_body: OnBody, on_header: OnHeader | None = None
+    ) -> int:
         """Send `request`, hand the body over piece by piece, return the status at its end."""
         assert self._transport is not None
         self._done = asyncio.get_running_loop().create_future()
         self._parser = httptools.HttpResponseParser(self)
-        self._on_body = on_body
+        self._on_body, self._on_header = on_body, on_header
         self._has_answer_begun = False
         self._transport.write(request)
         try:
@@ -67,6 +71,10 @@ class Connection(asyncio.Protocol):
         self._fail(exc or ConnectionResetError("the server closed the connection mid-answer"))
 
     # What httptools calls.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._on_header is not None:
+            self._on_header(name, value)
 
     def on_body(self, body: bytes) -> None:
         assert self._on_body is not None

@@ -23,7 +23,8 @@ class Load(msgspec.Struct, frozen=True):
 class Sample(msgspec.Struct, frozen=True):
     """One request on the monotonic clock; `arrivals` are the moments at which text came.
 
-    An error is final when the server refused the request for good.
+    An error is final when the server refused the request for good. `version` is what the answer
+    names as its model id, where it does.
     """
 
     sent: float
@@ -32,6 +33,8 @@ class Sample(msgspec.Struct, frozen=True):
     completion_tokens: int = 0
     error: str | None = None
     is_final: bool = False
+    version: str | None = None
+    text: str = ""
 
 
 class Run(msgspec.Struct, frozen=True):

@@ -53,13 +53,19 @@ def headrace(name: str, precision: str, setup: Setup) -> System:
     return _server(name, port, setup, arguments, health_path="/health/live")
 
 
-def headrace_config(name: str, executor: str, precision: str, port: int, setup: Setup) -> Path:
-    """Write a settings file for one server of the model's own GGUF file."""
+def headrace_config(
+    name: str, executor: str, precision: str, port: int, setup: Setup, **engine: str
+) -> Path:
+    """Write a settings file for one server of the model's own GGUF file.
+
+    `engine` are more keys of its `[models.engine]`, their values as TOML.
+    """
     path = setup.folder / f"{name.replace(':', '-')}.toml"
     path.write_text(
         f'[server]\nport = {port}\nstate_dir = "{setup.folder / "state"}"\n'
         f'[[models]]\nname = "{MODEL}"\nsource = "{setup.weights.gguf("file")}"\n'
         f'[models.engine]\nexecutor = "{executor}"\nprecision = "{precision}"\n'
+        + "".join(f"{key} = {value}\n" for key, value in engine.items())
     )
     return path
 

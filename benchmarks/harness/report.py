@@ -77,7 +77,7 @@ def _speed(results: Results, baseline: str) -> str:
     ]
     base = _rates(results, baseline)
     rows = [_speed_row(s, level, base) for level, s in _by_concurrency(results.systems)]
-    return _table(header, rows)
+    return table(header, rows)
 
 
 def _speed_row(system: SystemResult, level: Level, base: dict[int, float]) -> list[str]:
@@ -90,8 +90,8 @@ def _speed_row(system: SystemResult, level: Level, base: dict[int, float]) -> li
         str(level.concurrency),
         f"{summary.tokens_per_second:.1f} ({slowest:.1f} to {fastest:.1f})",
         f"{summary.tokens_per_second / reference:.2f}" if reference else "",
-        _pair(summary.ttft, 0),
-        _pair(summary.inter_token, 1),
+        pair(summary.ttft, 0),
+        pair(summary.inter_token, 1),
         "" if cpu is None else f"{cpu:.1f}",
         f"{level.client_cpu:.1%}",
     ]
@@ -105,7 +105,7 @@ def _footprint(results: Results) -> str:
         "median start s",
         "liveness p99 ms, loaded",
     ]
-    return _table(header, [_footprint_row(system) for system in results.systems])
+    return table(header, [_footprint_row(system) for system in results.systems])
 
 
 def _footprint_row(system: SystemResult) -> list[str]:
@@ -134,12 +134,14 @@ def _rates(results: Results, name: str) -> dict[int, float]:
     }
 
 
-def _pair(values: Percentiles, digits: int) -> str:
+def pair(values: Percentiles, digits: int) -> str:
+    """The median and the 99th percentile, or nothing."""
     if values.p50 is None or values.p99 is None:
         return ""
     return f"{values.p50:.{digits}f} / {values.p99:.{digits}f}"
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -5,6 +5,8 @@ HeadraceError                     500  internal_error
 |   |-- ContextLengthError        400  context_length_exceeded
 |   `-- UnsupportedParameterError 400  unsupported_parameter
 |-- ModelNotFoundError            404  model_not_found
+|-- ConflictError                 409  conflict
+|   `-- InsufficientMemoryError   409  insufficient_memory
 |-- BodyTooLargeError             413  body_too_large
 |-- BodyTimeoutError              408  body_timeout
 |-- UnavailableError              503  unavailable          carries retry_after
@@ -63,6 +65,20 @@ class ModelNotFoundError(HeadraceError):
     status = 404
     code = "model_not_found"
     type = "invalid_request_error"
+
+
+class ConflictError(HeadraceError):
+    """What is asked for cannot be done to a model in the state that it is in."""
+
+    status = 409
+    code = "conflict"
+    type = "conflict_error"
+
+
+class InsufficientMemoryError(ConflictError):
+    """A model needs more memory than there is; names both numbers."""
+
+    code = "insufficient_memory"
 
 
 class BodyTooLargeError(HeadraceError):

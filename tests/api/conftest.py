@@ -15,7 +15,13 @@ from api.scripted import ScriptedRegistry
 from headrace.api.app import create_app
 from headrace.api.connection import StreamingProtocol
 from headrace.api.serving import Readiness
-from headrace.settings import LimitsSection, ServerSection, Settings, TelemetrySection
+from headrace.settings import (
+    LimitsSection,
+    ServerSection,
+    Settings,
+    StorageSection,
+    TelemetrySection,
+)
 from headrace.telemetry.logging import configure_logging
 
 
@@ -43,6 +49,7 @@ def readiness() -> Readiness:
 def settings(tmp_path: Path) -> Settings:
     return Settings(
         server=ServerSection(port=0, state_dir=tmp_path, max_body_bytes=1 << 20),
+        storage=StorageSection(),
         limits=LimitsSection(),
         telemetry=TelemetrySection(),
         models=(),

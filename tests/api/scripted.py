@@ -20,7 +20,8 @@ from headrace.generation import (
     TopLogprob,
     Usage,
 )
-from headrace.registry.status import ModelStatus, State
+from headrace.registry.lifecycle import SERVING, State
+from headrace.registry.status import ModelStatus
 
 WORDS = ["Water", " turns", " the", " wheel", " é", "!"]
 
@@ -114,6 +115,7 @@ class ScriptedRegistry:
     error: HeadraceError | None = None
     is_draining: bool = False
     state: State | None = None
+    phase: str = ""
     leases: int = 0
     free: asyncio.Event = field(default_factory=asyncio.Event)
     listeners: list[Callable[[ModelStatus], None]] = field(default_factory=list)
@@ -122,7 +124,11 @@ class ScriptedRegistry:
         self.specs = specs
 
     @asynccontextmanager
-    async def acquire(self, name: str) -> AsyncIterator[ScriptedModel]:
+    async def acquire(
+        self,
+        name: str,
+        deadline: float | None = None,  # noqa: ARG002  # the interface
+    ) -> AsyncIterator[ScriptedModel]:
         if self.error is not None:
             raise self.error
         if self.is_draining:
@@ -141,12 +147,21 @@ class ScriptedRegistry:
         seen: set[str] = set()
         return [self._status(model, seen) for model in self.models]
 
+    def available(self) -> list[ModelStatus]:
+        return [each for each in self.statuses() if each.is_answering or each.phase == "idle"]
+
     @property
     def is_ready(self) -> bool:
         return bool(self.models) and not self.is_draining
 
     def listen(self, listener: Callable[[ModelStatus], None]) -> None:
         self.listeners.append(listener)
+
+    def listen_for_ends(
+        self, *, of_change: Callable[[str, str], None], of_version: Callable[[str, int], None]
+    ) -> None:
+        of_change("load", "done")  # of what is there
+        self.on_forgotten = of_version
 
     async def loaded(self) -> None:
         for status in self.statuses():
@@ -182,11 +197,10 @@ class ScriptedRegistry:
             name=name,
             version=int(version),
             state=state,
+            is_answering=state in SERVING and not self.phase,
             progress=1.0,
-            phase=None,
-            reason=None,
-            pid=None,
-            restarts=0,
+            phase=self.phase,
+            health_score=1.0,
             memory_bytes=1 << 20,
             loaded_at=1_700_000_000.0,
             info=model.info,

@@ -13,7 +13,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from api.scripted import ScriptedModel, ScriptedRegistry, chunk_of
 from headrace.api import server
 from headrace.generation import Chunk, GenerationRequest
-from headrace.settings import LimitsSection, ServerSection, Settings, TelemetrySection
+from headrace.settings import (
+    LimitsSection,
+    ServerSection,
+    Settings,
+    StorageSection,
+    TelemetrySection,
+)
 
 
 async def ten_slow_words(_model: ScriptedModel, request: GenerationRequest) -> AsyncIterator[Chunk]:
@@ -36,6 +42,7 @@ def main(state_dir: str, port: str, settle: str, timeout: str) -> None:
             shutdown_settle=float(settle),
             shutdown_timeout=float(timeout),
         ),
+        storage=StorageSection(),
         limits=LimitsSection(),
         telemetry=TelemetrySection(),
         models=(),

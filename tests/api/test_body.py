@@ -2,6 +2,7 @@ import gc
 import json
 
 import httpx
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,7 +61,23 @@ def test_null_and_absent_are_the_same() -> None:
     assert decode_json(json.dumps({**GOOD, **nulls}).encode(), ChatCompletionRequest) == nothing
 
 
-def test_unknown_fields_are_ignored() -> None:
+class Strict(msgspec.Struct, forbid_unknown_fields=True):
+    inner: "Strict | None" = None
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [({"innre": 1}, "innre"), ({"inner": {"a b": 1}}, "inner.a b"), ({"x" * 999: 1}, "x" * 80)],
+)
+def test_a_field_that_a_route_does_not_know_is_named_where_that_matters(
+    body: object, param: str
+) -> None:
+    with pytest.raises(InvalidRequestError) as error:
+        decode_json(json.dumps(body).encode(), Strict)
+    assert (error.value.param, error.value.message) == (param, f"{param}: there is no such field.")
+
+
+def test_unknown_fields_are_ignored_elsewhere() -> None:
     body = json.dumps({**GOOD, "brand_new": {"x": [1]}}).encode()
     assert decode_json(body, ChatCompletionRequest).model == "chat"
 

@@ -7,12 +7,16 @@ import msgspec
 import pytest
 
 from headrace.api.generate import GenerateRequest
+from headrace.api.models.schema import LoadRequest, Model, ModelChange, SwapRequest
 from headrace.api.openai.schema import ChatCompletionRequest, CompletionRequest
 from headrace.api.tokenization import TokenizeRequest
 from headrace.errors import HeadraceError, from_code
+from headrace.registry.safety import UnsafeSwapError
 
 DOCS = Path(__file__).parents[2] / "docs/api"
-OPENAI, HEADRACE = (DOCS / "openai.md").read_text(), (DOCS / "headrace.md").read_text()
+OPENAI, HEADRACE, MODELS = (
+    (DOCS / f"{name}.md").read_text() for name in ("openai", "headrace", "models")
+)
 
 
 @pytest.mark.parametrize(
@@ -22,6 +26,10 @@ OPENAI, HEADRACE = (DOCS / "openai.md").read_text(), (DOCS / "headrace.md").read
         (OPENAI, CompletionRequest),
         (HEADRACE, GenerateRequest),
         (HEADRACE, TokenizeRequest),
+        (MODELS, LoadRequest),
+        (MODELS, SwapRequest),
+        (MODELS, Model),
+        (MODELS, ModelChange),
     ],
 )
 def test_every_field_stands_on_its_page(page: str, struct: type[msgspec.Struct]) -> None:
@@ -42,4 +50,4 @@ def test_every_documented_code_of_our_own_exists() -> None:
     )
     unknown = {code for code in codes if type(from_code(code, "")) is HeadraceError}
     of_http = {"not_found", "method_not_allowed", "malformed_http", "head_too_large"}
-    assert unknown == {"internal_error", *of_http}
+    assert unknown == {"internal_error", UnsafeSwapError.code, *of_http}

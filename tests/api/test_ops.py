@@ -127,6 +127,24 @@ async def test_a_model_that_does_not_answer_yet_is_a_503_of_its_own(
     assert (await http.get("/v1/models/nope")).status_code == 404
 
 
+async def test_a_model_that_sleeps_is_listed(
+    http: httpx.AsyncClient, registry: ScriptedRegistry
+) -> None:
+    registry.phase = "idle"
+    (card,) = (await http.get("/v1/models")).json()["data"]
+    assert (card["id"], card["state"]) == ("chat", "active")
+    assert (await http.post("/api/v1/generate", json={"prompt": "x"})).status_code == 200
+
+
+@pytest.mark.parametrize("phase", ["cold", "restarting", "starting"])
+async def test_a_model_without_a_worker_for_another_reason_is_not_listed(
+    http: httpx.AsyncClient, registry: ScriptedRegistry, phase: str
+) -> None:
+    registry.phase = phase
+    assert (await http.get("/v1/models")).json()["data"] == []
+    assert 'headrace_model_ready{model="chat",version="1"} 0' in (await http.get("/metrics")).text
+
+
 def _references(node: object) -> list[str]:
     if isinstance(node, dict):
         own = [node["$ref"]] if isinstance(node.get("$ref"), str) else []

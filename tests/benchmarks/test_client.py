@@ -38,6 +38,18 @@ async def test_a_stream_is_counted_by_its_outputs_and_its_usage() -> None:
     assert sample.sent <= sample.arrivals[0] <= sample.arrivals[1]
 
 
+async def test_an_answer_has_its_text_and_the_version_that_it_names() -> None:
+    async def answer(_: bytes, writer: asyncio.StreamWriter) -> None:
+        named = HEAD.replace(b"\r\n\r\n", b"\r\nX-Headrace-Version: tiny@2\r\n\r\n")
+        writer.write(named + chunk(TEXT + TEXT + USAGE + DONE) + chunk(b""))
+
+    async with serving(answer) as (_, client):
+        sample = await client.complete([1, 2, 3], 3)
+    assert (sample.text, sample.version) == ("aa", "tiny@2")
+    async with serving(streaming(TEXT, USAGE, DONE)) as (_, client):
+        assert (await client.complete([1], 1)).version is None
+
+
 @pytest.mark.parametrize("size", [1, 2, 7, 50])
 async def test_events_may_be_cut_anywhere(size: int) -> None:
     whole = TEXT + TEXT + USAGE + DONE

@@ -7,6 +7,7 @@ import pytest
 
 from headrace.cli import chat, main
 from headrace.cli.chat import Conversation
+from headrace.client.connection import Connection
 from headrace.errors import HeadraceError, UnavailableError
 
 Answer = Callable[[httpx.Request], httpx.Response]
@@ -19,8 +20,8 @@ def events(*pieces: str) -> str:
 
 
 def conversation(answer: Answer, system: str | None = None) -> Conversation:
-    client = httpx.Client(base_url="http://server", transport=httpx.MockTransport(answer))
-    return Conversation(client, "smollm2", system, {"max_tokens": 5})
+    server = Connection("http://server", transport=httpx.MockTransport(answer))
+    return Conversation(server, "smollm2", system, {"max_tokens": 5})
 
 
 def test_an_answer_streams_and_becomes_part_of_the_conversation() -> None:
@@ -102,9 +103,14 @@ def test_bytes_that_are_no_text_are_replaced(monkeypatch: pytest.MonkeyPatch) ->
     assert list(chat._lines()) == ["bye \ufffd"]
 
 
-def test_no_server_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("is_said", [True, False])
+def test_no_server_is_one_line_and_exit_code_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, is_said: bool
+) -> None:
+    url = "http://127.0.0.1:9"  # the discard port: nothing listens
+    monkeypatch.setenv("HEADRACE_URL", "http://[x" if is_said else url)
     with pytest.raises(SystemExit) as end:
-        main(["chat", "--url", "http://127.0.0.1:9"])  # the discard port: nothing listens
+        main(["chat", "--url", url] if is_said else ["chat"])
     assert end.value.code == 1
     error = capsys.readouterr().err
     assert error.startswith("error: no server answers at http://127.0.0.1:9")

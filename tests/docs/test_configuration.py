@@ -11,9 +11,11 @@ from pydantic.fields import FieldInfo
 from headrace.settings import (
     NOT_SUPPORTED_YET,
     EngineSection,
+    GoldenSection,
     LimitsSection,
     ModelSection,
     ServerSection,
+    StorageSection,
     TelemetrySection,
     load_settings,
 )
@@ -21,11 +23,14 @@ from headrace.settings import (
 PAGE = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
 SECTIONS = {
     "server": ServerSection,
+    "storage": StorageSection,
     "limits": LimitsSection,
     "telemetry": TelemetrySection,
     "models": ModelSection,
     "models.engine": EngineSection,
+    "models.golden": GoldenSection,
 }
+LISTED = {"models", "models.golden"}
 STATE_DIR = "~/.local/state/headrace"
 
 
@@ -42,6 +47,8 @@ def default(name: str, field: FieldInfo) -> str:
         return f"`{STATE_DIR}`"
     if field.is_required():
         return "required"
+    if field.default == ():
+        return "none"
     return {None: "unset", True: "`true`", False: "`false`"}.get(
         field.default if field.default is None or isinstance(field.default, bool) else "",
         f"`{plain(field.default)}`",
@@ -54,7 +61,8 @@ def plain(value: Any) -> str:
 
 @pytest.mark.parametrize("name", SECTIONS)
 def test_every_key_stands_on_the_page_as_it_is(name: str) -> None:
-    part = PAGE.split(f"`[[{name}]]`" if name == "models" else f"`[{name}]`\n")[1]
+    heading = f"## `[[{name}]]`\n" if name in LISTED else f"## `[{name}]`\n"
+    part = PAGE.split(heading)[1]
     table = re.findall(r"^\| `.*$", part.split("\n## ")[0], re.MULTILINE)
     assert table == rows(SECTIONS[name])
 

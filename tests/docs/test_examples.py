@@ -12,6 +12,7 @@ import pytest
 from real_server import RealServer, cache_dir, environment
 
 ROOT = Path(__file__).parents[2]
+FILES = ["openai_chat.py", "openai_stream.py", "offline.py", "curl.sh", "hot_swap.py"]
 URL = "http://127.0.0.1:8000"
 # curl alone calls a refusal a success
 PRELUDE = 'set -euo pipefail\ncurl() { command curl --fail-with-body -sS "$@"; }\n'
@@ -67,12 +68,11 @@ def test_an_example_of_the_docs_runs(
     run(["bash", "-c", PRELUDE + text] if language == "bash" else command, env)
 
 
-@pytest.mark.parametrize("name", ["openai_chat.py", "openai_stream.py", "offline.py", "curl.sh"])
+@pytest.mark.parametrize("name", FILES)
 def test_an_example_file_runs(server: RealServer, env: dict[str, str], name: str) -> None:
     command = ["bash"] if name.endswith(".sh") else [sys.executable, "-W", "error"]
     assert run([*command, str(ROOT / "examples" / name), server.url], env)
 
 
 def test_every_example_file_is_run() -> None:
-    ran = {"openai_chat.py", "openai_stream.py", "offline.py", "curl.sh"}
-    assert {path.name for path in (ROOT / "examples").iterdir() if path.is_file()} == ran
+    assert {path.name for path in (ROOT / "examples").iterdir() if path.is_file()} == set(FILES)

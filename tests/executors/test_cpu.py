@@ -1,11 +1,12 @@
 """What the kernel says of the machine, read from small made-up trees."""
 
+import mmap
 import os
 from pathlib import Path
 
 import pytest
 
-from headrace.executors.cpu import Machine, machine
+from headrace.executors.cpu import Machine, machine, mapped_bytes
 
 CPUINFO = "processor : 0\nmodel name : Test CPU\nflags : fpu avx2 fma\n\nprocessor : 1\n"
 GIB = 1 << 30
@@ -112,3 +113,13 @@ def test_this_machine_answers() -> None:
     assert here.num_cores >= 1
     assert here.available_memory > 0
     assert here.features
+
+
+def test_files_in_the_memory_of_a_process_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(bytes(64 << 20))
+    before = mapped_bytes(os.getpid())
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        assert not any(mapped[:: mmap.PAGESIZE])
+        assert mapped_bytes(os.getpid()) - before >= 60 << 20
+    assert mapped_bytes(1 << 30) == 0

@@ -10,6 +10,9 @@ SAMPLE = ModelSample(
     model="chat",
     version="1",
     ready=True,
+    active=True,
+    leases=2,
+    health_score=0.9,
     restarts=2,
     memory_bytes=3,
     stats=EngineStats(num_running=4, num_free_blocks=5, num_generated_tokens=6),
@@ -41,7 +44,22 @@ def test_prometheus_can_read_what_is_written() -> None:
     assert samples["headrace_requests_running", "1", "chat"] == 4
     assert samples["headrace_worker_restarts_total", "1", "chat"] == 2
     assert samples["headrace_generated_tokens_total", "1", "chat"] == 6
+    assert samples["headrace_model_active", "1", "chat"] == 1
+    assert samples["headrace_model_health_score", "1", "chat"] == 0.9
     assert samples["headrace_build_info", "1.2"] == 1
+
+
+def test_what_is_labelled_with_a_version_goes_with_it() -> None:
+    metrics = Metrics("1.2")
+    for version in ("1", "2"):
+        metrics.latencies("chat", version).duration.observe(0.1)
+        metrics.request_ended("chat", version, "stop")
+    metrics.change_ended("swap", "done")
+    metrics.forget("chat", "1")
+    text = metrics.exposition([]).decode()
+    assert 'version="1"' not in text
+    assert 'requests_total{finish_reason="stop",model="chat",version="2"} 1.0' in text
+    assert 'model_changes_total{kind="swap",outcome="done"} 1.0' in text
 
 
 @given(st.lists(st.floats(0.001, 700), min_size=1, max_size=200))

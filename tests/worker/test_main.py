@@ -26,9 +26,9 @@ async def main():
     configure_logging(log_format="text")
     registry = Registry(Path(sys.argv[1]), command=(sys.executable, sys.argv[2]))
     await registry.start([ModelSpec(name="m", source=sys.argv[3])])
-    while registry.statuses()[0].phase == "starting":
+    while registry.statuses()[0].phase in ("queued", "starting"):
         await asyncio.sleep(0.01)
-    print(registry.statuses()[0].pid, flush=True)
+    print(*registry.statuses()[0].pids, flush=True)
     await asyncio.Event().wait()
 
 asyncio.run(main())

@@ -8,6 +8,7 @@ from headrace.api.docs import DocsRoutes
 from headrace.api.exchange import SECURITY_HEADERS
 from headrace.api.generate import GenerateRoutes
 from headrace.api.middleware import AccessLog, BodyLimit, Exchanges, Faults
+from headrace.api.models.routes import ModelRoutes
 from headrace.api.openai.routes import OpenAIRoutes
 from headrace.api.ops import OpsRoutes
 from headrace.api.routing import Routes
@@ -23,6 +24,10 @@ def create_app(
 ) -> ASGIApp:
     """Make the app; `readiness` is how its server says that it is about to stop."""
     metrics = Metrics(__version__)
+    registry.listen_for_ends(
+        of_change=metrics.change_ended,
+        of_version=lambda name, version: metrics.forget(name, str(version)),
+    )
     serving = Serving(
         registry=registry,
         metrics=metrics,
@@ -33,6 +38,7 @@ def create_app(
         GenerateRoutes(serving).router(),
         OpenAIRoutes(serving).router(),
         TokenizationRoutes(serving).router(),
+        ModelRoutes(serving, settings).router(),
         OpsRoutes(serving, metrics=settings.telemetry.metrics).router(),
     ]
     docs = DocsRoutes(routers, version=__version__).router()

@@ -19,6 +19,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 _AT = re.compile(r"(?P<what>.*?)(?: - at (?:`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<field>\w+)`")
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>.*)`", re.DOTALL)
 _JSON_NAMES = {
     "`int`": "an integer",
     "`float`": "a number",
@@ -33,7 +34,7 @@ _JSON_NAMES = {
 async def read_json(request: Request, kind: type[T], deadline: float) -> T:
     """Decode the request's body; InvalidRequestError names the dotted field."""
     exchange = exchange_of(request.scope)
-    _require_json(exchange)
+    require_json(exchange)
     body = exchange.take_body()
     if body is None:
         exchange.is_body_arriving = True
@@ -68,12 +69,12 @@ def json_response(answer: object, *, status: int = 200) -> Response:
     return Response(msgspec.json.encode(answer), status, media_type="application/json")
 
 
-def _require_json(exchange: Exchange) -> None:
+def require_json(exchange: Exchange) -> None:
     """Refuse what a browser sends across sites without asking first."""
     content_type = exchange.header("Content-Type") or ""
     if content_type.partition(";")[0].strip().lower() != "application/json":
         raise InvalidRequestError(
-            "Send the body with the header Content-Type: application/json.", param="Content-Type"
+            "Send the header Content-Type: application/json.", param="Content-Type"
         )
 
 
@@ -84,6 +85,9 @@ def _field_error(complaint: str) -> InvalidRequestError:
     if missing := _MISSING.fullmatch(what):
         path = ".".join(filter(None, (path, missing["field"])))
         return InvalidRequestError(f"{path} is required.", param=path)
+    if unknown := _UNKNOWN.fullmatch(what):
+        path = ".".join(filter(None, (path, unknown["field"][:80])))
+        return InvalidRequestError(f"{path}: there is no such field.", param=path)
     sentence = what[:1].lower() + _in_json_words(what[1:])
     return InvalidRequestError(f"{path or 'The body'}: {sentence}.", param=path or None)
 

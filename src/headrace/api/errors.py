@@ -52,6 +52,14 @@ class HeadTooLargeError(HeadraceError):
     type = "invalid_request_error"
 
 
+class ForeignOriginError(HeadraceError):
+    """A browser asks on behalf of a page that is not this machine's."""
+
+    status = 403
+    code = "foreign_origin"
+    type = "permission_error"
+
+
 class ErrorDetail(msgspec.Struct, frozen=True):
     """What went wrong, for people (`message`) and for programs (`code`)."""
 

@@ -1,6 +1,8 @@
 """Describes routes and their msgspec bodies in one OpenAPI document."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any, Self
 
 import msgspec
@@ -16,21 +18,34 @@ _REF = "#/components/schemas/{name}"
 
 
 def describe(
-    summary: str, *, body: Struct | None = None, answer: Struct | None = None, stream: bool = False
+    summary: str,
+    *,
+    body: Struct | None = None,
+    query: Mapping[str, str] = MappingProxyType({}),
+    answer: Struct | None = None,
+    status: int = 200,
+    stream: bool = False,
 ) -> dict[str, Any]:
-    """The arguments of a route's decorator that document it."""
+    """The arguments of a route's decorator that document it; `query` says what each key means."""
     content: dict[str, Any] = {}
     if answer is not None:
         content["application/json"] = {"schema": {"$ref": _Reference(answer)}}
     if stream:
         content["text/event-stream"] = {"schema": {"type": "string"}}
-    extra: dict[str, Any] = {"responses": {"200": {"description": "OK", "content": content}}}
+    done = {"description": HTTPStatus(status).phrase, "content": content}
+    extra: dict[str, Any] = {"responses": {str(status): done}}
+    if query:
+        extra["parameters"] = [
+            {"name": name, "in": "query", "description": meaning, "schema": {"type": "string"}}
+            for name, meaning in query.items()
+        ]
     if body is not None:
         schema = {"application/json": {"schema": {"$ref": _Reference(body)}}}
         extra["requestBody"] = {"required": True, "content": schema}
     error = {"application/json": {"schema": {"$ref": _Reference(ErrorBody)}}}
     return {
         "summary": summary,
+        "status_code": status,
         "openapi_extra": extra,
         "responses": {"default": {"description": "What went wrong", "content": error}},
         "response_model": None,

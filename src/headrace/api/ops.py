@@ -10,7 +10,7 @@ from starlette.responses import Response
 from headrace import __version__
 from headrace.api.body import json_response
 from headrace.api.openapi import describe
-from headrace.api.serving import ANSWERING, Serving
+from headrace.api.serving import Serving
 from headrace.generation import EngineStats
 from headrace.registry.status import ModelStatus
 from headrace.telemetry.metrics import CONTENT_TYPE, ModelSample
@@ -22,7 +22,7 @@ class ModelHealth(msgspec.Struct, frozen=True, kw_only=True):
     model_id: str
     state: str
     progress: float
-    phase: str | None
+    phase: str
     reason: str | None
     restarts: int
     executor: str | None  # of a model that answers, such as native-avx2
@@ -130,8 +130,11 @@ def _sample(status: ModelStatus) -> ModelSample:
     return ModelSample(
         model=status.name,
         version=status.model_id.rpartition("@")[2],
-        ready=status.state in ANSWERING,
+        ready=status.is_answering,
+        active=status.state == "active",
+        leases=status.num_leases,
+        health_score=status.health_score,
         restarts=status.restarts,
-        memory_bytes=status.memory_bytes or 0,
+        memory_bytes=status.memory_bytes,
         stats=status.stats or EngineStats(),
     )

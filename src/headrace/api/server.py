@@ -19,7 +19,7 @@ import uvloop
 from headrace.errors import ConfigurationError
 from headrace.imports import fast_imports
 from headrace.registry.process import WORKER_COMMAND
-from headrace.registry.registry import Registry
+from headrace.registry.registry import IN_MEMORY, Registry
 from headrace.registry.status import ModelStatus
 from headrace.settings import Settings
 from headrace.telemetry.logging import configure_logging
@@ -63,6 +63,9 @@ def serve(
     listener = listen(settings.server.host, settings.server.port)
     registry = Registry(
         settings.server.state_dir,
+        database_url=_database_url(settings),
+        server=f"{settings.server.host}:{settings.server.port}",
+        max_loaded_models=settings.server.max_loaded_models,
         log_format=telemetry.log_format,
         log_dir=telemetry.log_dir,
         command=worker_command,
@@ -72,6 +75,22 @@ def serve(
         runner.run(run.serve(on_progress, on_ready))
     if run.is_forced:
         raise SystemExit(1)
+
+
+def _database_url(settings: Settings) -> str:
+    """Where the server remembers its models; one that takes any port cannot be found again."""
+    if settings.storage.database_url is not None:
+        return settings.storage.database_url
+    if settings.server.port == 0:
+        return IN_MEMORY
+    path = settings.server.state_dir.absolute() / "headrace.db"
+    if "?" in str(path):
+        raise ConfigurationError(
+            f"server.state_dir: {path} has a question mark in it, which ends a database's path; set"
+            " storage.database_url",
+            param="server.state_dir",
+        )
+    return f"sqlite:///{path}"
 
 
 def _import_start_http() -> StartHttp:

@@ -11,7 +11,6 @@ from headrace.registry.status import ModelStatus
 from headrace.telemetry.metrics import Metrics
 
 VERSION_HEADER = "X-Headrace-Version"
-ANSWERING = frozenset({"ready", "active"})
 
 
 @dataclass(slots=True)
@@ -38,9 +37,9 @@ class Serving:
         """When this request's answer must be there, on the monotonic clock."""
         return exchange_of(request.scope).deadline(self.request_timeout)
 
-    def answering(self) -> list[ModelStatus]:
-        """The versions that can answer now."""
-        return [status for status in self.registry.statuses() if status.state in ANSWERING]
+    def available(self) -> list[ModelStatus]:
+        """The versions that answer now, or once a request has woken them."""
+        return self.registry.available()
 
     def resolve(self, request: Request, name: str | None) -> str:
         """The name to acquire: the body's model, pinned by the header if there is one."""
@@ -58,7 +57,9 @@ class Serving:
         return pinned
 
     def _only_model(self) -> str:
-        names = sorted({status.name for status in self.registry.statuses()})
+        # One that is still loading, or has failed, leaves the others as they were.
+        statuses = self.available() or self.registry.statuses()
+        names = sorted({status.name for status in statuses})
         if not names:
             raise NotReadyError("No model is loaded.", retry_after=1)
         if len(names) > 1:

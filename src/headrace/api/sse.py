@@ -88,7 +88,7 @@ class GenerationResponse:
         """Hold the model until its last chunk, then send what does not need it any more."""
         work = self.generation
         with within(work.deadline):
-            async with self.serving.registry.acquire(work.model) as model:
+            async with self.serving.registry.acquire(work.model, work.deadline) as model:
                 exchange.model_id = model.info.model_id
                 if work.stream:
                     async with self._attempt(model, exchange) as attempt:

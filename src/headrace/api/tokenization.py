@@ -115,7 +115,7 @@ class TokenizationRoutes:
     ) -> Response:
         name = self.serving.resolve(request, name)
         with within(deadline):
-            async with self.serving.registry.acquire(name) as model:
+            async with self.serving.registry.acquire(name, deadline) as model:
                 response = json_response(await question(model))
                 response.headers[VERSION_HEADER] = model.info.model_id
                 exchange_of(request.scope).model_id = model.info.model_id

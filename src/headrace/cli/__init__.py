@@ -5,6 +5,7 @@ import sys
 import typer
 
 from headrace import __version__
+from headrace.cli.session import CommandError
 from headrace.errors import ConfigurationError, HeadraceError, ModelFileError
 
 
@@ -21,6 +22,8 @@ def _run(arguments: list[str]) -> int:
         return _complain(f"{error.format_message().rstrip('.')}; see `headrace --help`")
     except (ConfigurationError, ModelFileError) as error:
         return _complain(error.message)
+    except CommandError as error:
+        return _complain(error.message, error.exit_code)
     except HeadraceError as error:
         return _complain(error.message, exit_code=1)
     except (typer.Abort, KeyboardInterrupt):
@@ -33,7 +36,7 @@ def _complain(sentence: str, exit_code: int = 2) -> int:
 
 
 def _app() -> typer.Typer:
-    from headrace.cli import chat, doctor, serve
+    from headrace.cli import chat, doctor, models, serve
 
     app = typer.Typer(
         name="headrace",
@@ -47,6 +50,7 @@ def _app() -> typer.Typer:
     app.command()(chat.chat)
     app.command()(doctor.doctor)
     app.command()(version)
+    app.add_typer(models.app, name="models")
     return app
 
 

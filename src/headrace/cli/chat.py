@@ -3,15 +3,16 @@
 import json
 import sys
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.cli.session import DEFAULT_URL, Url
 from headrace.errors import HeadraceError, UnavailableError
 
-if TYPE_CHECKING:
-    import httpx
+if TYPE_CHECKING:  # help is immediate
+    from headrace.client.connection import Connection
 
 _HELP = """\
 /system TEXT  say how the model should behave, and begin anew
@@ -21,7 +22,7 @@ _HELP = """\
 
 
 def chat(
-    url: Annotated[str, typer.Option(help="The server.")] = "http://127.0.0.1:8000",
+    url: Url = DEFAULT_URL,
     model: Annotated[
         str | None, typer.Option(help="The model's name; else the first that is served.")
     ] = None,
@@ -30,13 +31,12 @@ def chat(
     temperature: Annotated[float | None, typer.Option(min=0.0, help="0 is greedy.")] = None,
 ) -> None:
     """Talk with a served model; /help lists the commands."""
-    import httpx
+    from headrace.client.connection import Connection
 
     options = {"max_tokens": max_tokens, "temperature": temperature}
     said = {key: value for key, value in options.items() if value is not None}
-    timeout = httpx.Timeout(10.0, read=None)
-    with httpx.Client(base_url=url.rstrip("/").removesuffix("/v1"), timeout=timeout) as client:
-        conversation = Conversation(client, model or _first_model(client), system, said)
+    with closing(Connection(url)) as server:
+        conversation = Conversation(server, model or _first_model(server), system, said)
         if sys.stdin.isatty():
             import readline  # noqa: F401 - importing it gives input() editing and history
 
@@ -50,13 +50,13 @@ class Conversation:
     """The messages so far, and the server that continues them."""
 
     def __init__(
-        self, client: "httpx.Client", model: str, system: str | None, options: dict[str, Any]
+        self, server: "Connection", model: str, system: str | None, options: dict[str, Any]
     ) -> None:
         """Talk to `model`; `options` go into every request."""
         self.model = model
         self.system = system
         self.turns: list[dict[str, str]] = []
-        self._client = client
+        self._server = server
         self._options = options
 
     @property
@@ -83,14 +83,10 @@ class Conversation:
 
     def _stream(self) -> Iterator[str]:
         body = {"model": self.model, "messages": self.messages, "stream": True, **self._options}
-        with (
-            _reachable(self._client),
-            self._client.stream("POST", "/v1/chat/completions", json=body) as response,
-        ):
-            _check(response)
-            for line in response.iter_lines():
-                if line.startswith("data: ") and line != "data: [DONE]":
-                    yield from _text_of(json.loads(line.removeprefix("data: ")))
+        with self._server.stream("POST", "/v1/chat/completions", body) as events:
+            for event in events:
+                if event.data != b"[DONE]":
+                    yield from _text_of(json.loads(event.data))
 
 
 def _take(conversation: Conversation, line: str) -> bool:
@@ -149,39 +145,11 @@ def _lines() -> Iterator[str]:
             yield line.encode(errors="surrogateescape").decode(errors="replace").strip()
 
 
-def _first_model(client: "httpx.Client") -> str:
-    with _reachable(client):
-        response = client.get("/v1/models")
-    _check(response)
-    models = response.json()["data"]
+def _first_model(server: "Connection") -> str:
+    models = json.loads(server.ask("GET", "/v1/models"))["data"]
     if not models:
-        raise UnavailableError(f"the server at {client.base_url} serves no model yet")
+        raise UnavailableError(f"the server at {server.url} serves no model yet")
     return str(models[0]["id"])
-
-
-@contextmanager
-def _reachable(client: "httpx.Client") -> Iterator[None]:
-    import httpx
-
-    try:
-        yield
-    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.UnsupportedProtocol):
-        raise UnavailableError(
-            f"no server answers at {client.base_url}; start one with `headrace serve smollm2`"
-        ) from None
-    except httpx.TransportError as error:
-        raise UnavailableError(f"the connection to {client.base_url} broke: {error}") from None
-
-
-def _check(response: "httpx.Response") -> None:
-    if response.is_success:
-        return
-    response.read()
-    try:
-        message = str(response.json()["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        message = "not the answer of a Headrace or OpenAI server; is --url right?"
-    raise HeadraceError(f"{response.status_code} from {response.url}: {message}")
 
 
 def _text_of(event: dict[str, Any]) -> Iterator[str]:

@@ -1,13 +1,11 @@
-"""What `headrace serve` shows while models load: bars on a terminal, plain lines elsewhere."""
+"""What is shown while models load: bars on a terminal, plain lines elsewhere."""
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
-
-from headrace.registry.status import ModelStatus
 
 _LOADING = ("loading", "health_check")
 _BEFORE_FIRST_PHASE = "starting"
@@ -30,6 +28,7 @@ class LoadProgress:
         )
         self._tasks: dict[str, TaskID] = {}
         self._phases: dict[str, str] = {}
+        self._is_closed = False
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -43,7 +42,9 @@ class LoadProgress:
     ) -> None:
         self.close()
 
-    def update(self, statuses: Sequence[ModelStatus]) -> None:
+    def update(self, statuses: Sequence["Loading"]) -> None:
+        if self._is_closed:
+            return
         for status in statuses:
             if status.state in _LOADING:
                 self._show(status.model_id, status.phase or _BEFORE_FIRST_PHASE, status.progress)
@@ -51,7 +52,8 @@ class LoadProgress:
                 self._bars.remove_task(self._tasks.pop(status.model_id))
 
     def close(self) -> None:
-        """Take the bars away; harmless when done twice."""
+        """Take the bars away and show nothing more; harmless when done twice."""
+        self._is_closed = True
         self._bars.stop()
 
     def _show(self, model_id: str, phase: str, progress: float) -> None:
@@ -62,3 +64,16 @@ class LoadProgress:
         if is_news and not self._console.is_terminal:
             self._console.print(f"{model_id}: {phase}", highlight=False)
         self._phases[model_id] = phase
+
+
+class Loading(Protocol):
+    """What is shown of a version, as the registry and the client both have it."""
+
+    @property
+    def model_id(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def phase(self) -> str: ...
+    @property
+    def progress(self) -> float: ...

@@ -1,7 +1,6 @@
 """`headrace serve`: flags to settings, settings to a running server."""
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from functools import cache
@@ -10,17 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.errors import ConfigurationError
+from headrace.cli.engine_flags import with_engine_flags
+from headrace.cli.sources import model_of
 from headrace.imports import fast_imports
 
 if TYPE_CHECKING:  # help is immediate
     from headrace.cli.progress import LoadProgress
     from headrace.generation import ModelInfo
+    from headrace.registry.spec import ModelSpec
     from headrace.registry.status import ModelStatus
 
-_NAMED_SOURCE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 
-
+@with_engine_flags
 def serve(
     sources: Annotated[
         list[str] | None,
@@ -50,24 +50,7 @@ def serve(
         float | None, typer.Option(help="Seconds that running requests get to end [30].")
     ] = None,
     log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
-    executor: Annotated[str | None, typer.Option(help="auto, native or openvino.")] = None,
-    precision: Annotated[
-        str | None, typer.Option(help="auto, fp32, bf16, int8 (w8a16), w8a8 or w4a16.")
-    ] = None,
-    kv_cache_precision: Annotated[
-        str | None, typer.Option(help="auto, fp32, fp16, bf16 or int8 (u8).")
-    ] = None,
-    kv_cache_memory: Annotated[
-        str | None, typer.Option(help="Memory for the KV cache, such as 512MiB.")
-    ] = None,
-    num_threads: Annotated[int | None, typer.Option(help="Compute threads.")] = None,
-    max_model_len: Annotated[int | None, typer.Option(help="Longest context in tokens.")] = None,
-    max_num_seqs: Annotated[int | None, typer.Option(help="Sequences in one step.")] = None,
-    max_num_batched_tokens: Annotated[int | None, typer.Option(help="Tokens in one step.")] = None,
-    prefix_caching: Annotated[
-        bool | None,
-        typer.Option("--prefix-caching/--no-prefix-caching", help="Reuse equal prompt beginnings."),
-    ] = None,
+    engine: dict[str, Any],
 ) -> None:
     """Serve models over HTTP until stopped."""
     overrides = _overrides(
@@ -79,20 +62,10 @@ def serve(
             "shutdown_timeout": shutdown_timeout,
         },
         telemetry={"log_format": log_format},
-        engine={
-            "executor": executor,
-            "precision": precision,
-            "kv_cache_precision": kv_cache_precision,
-            "kv_cache_memory": kv_cache_memory,
-            "num_threads": num_threads,
-            "max_model_len": max_model_len,
-            "max_num_seqs": max_num_seqs,
-            "max_num_batched_tokens": max_num_batched_tokens,
-            "prefix_caching": prefix_caching,
-        },
+        engine=engine,
     )
     if sources:
-        overrides["models"] = [_model(source) for source in sources]
+        overrides["models"] = [model_of(source) for source in sources]
 
     _run(config, overrides)
 
@@ -125,7 +98,7 @@ def _run(config: Path | None, overrides: dict[str, Any]) -> None:
 
         def announce(url: str) -> None:
             progress().close()
-            _announce(url, settings.models[0].name, infos.values())
+            _announce(url, settings.models, infos.values())
 
         run_server(settings, on_progress=show, on_ready=announce)
 
@@ -140,22 +113,33 @@ def _warn_of_an_open_host(host: str) -> None:
     )
 
 
-def _announce(url: str, model: str, infos: Iterable["ModelInfo"]) -> None:
+def _announce(url: str, declared: Sequence["ModelSpec"], infos: Iterable["ModelInfo"]) -> None:
     """Print where the server is, what computes each model, and a request to paste."""
+    infos = list(infos)
+    served = {info.model_id.rpartition("@")[0] for info in infos}
+    away = [spec for spec in declared if spec.name not in served]
+    typer.echo(f"\nHeadrace answers at {url} (API at {url}/docs). Ctrl-C stops it.\n")
+    for info in infos:
+        typer.echo(
+            f"  {info.model_id}: {info.executor}, weights {info.precision},"
+            f" KV cache {info.kv_cache_precision}"
+        )
+    for spec in away:
+        typer.echo(
+            f"  {spec.name}: was unloaded while the server ran before, and stays away; load it"
+            f" with\n    headrace models load {spec.name}={spec.source} --url {url}"
+        )
+    names = [spec.name for spec in declared if spec.name in served] or sorted(served)
+    if names:
+        typer.echo(_request_to_paste(url, names[0]))
+
+
+def _request_to_paste(url: str, model: str) -> str:
     question = {"model": model, "messages": [{"role": "user", "content": "Why is the sky blue?"}]}
-    computed = "\n".join(
-        f"  {info.model_id}: {info.executor}, weights {info.precision},"
-        f" KV cache {info.kv_cache_precision}"
-        for info in infos
-    )
-    typer.echo(f"""
-Headrace answers at {url} (API at {url}/docs). Ctrl-C stops it.
-
-{computed}
-
+    return f"""
   curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\
     -d '{json.dumps(question)}'
-""")
+"""
 
 
 def _overrides(**sections: dict[str, Any]) -> dict[str, Any]:
@@ -165,11 +149,3 @@ def _overrides(**sections: dict[str, Any]) -> dict[str, Any]:
         for section, values in sections.items()
     }
     return {section: values for section, values in said.items() if values}
-
-
-def _model(argument: str) -> dict[str, str]:
-    """`NAME=SOURCE` or `SOURCE`; a path with a slash before its = is a source."""
-    if not argument:
-        raise ConfigurationError("SOURCE: empty")
-    named = _NAMED_SOURCE.fullmatch(argument)
-    return {"name": named[1], "source": named[2]} if named else {"source": argument}

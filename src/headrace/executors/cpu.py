@@ -34,6 +34,16 @@ def machine(root: Path = Path("/")) -> Machine:
     )
 
 
+def available_memory(root: Path = Path("/")) -> int | None:
+    """The same number as a `Machine` has, None where the kernel does not tell (macOS)."""
+    return _available_memory(root) if _read(root / "proc/meminfo") else None
+
+
+def mapped_bytes(pid: int, root: Path = Path("/")) -> int:
+    """Files in the memory of a process: available to the kernel, and read by it all the time."""
+    return int((_field(_read(root / f"proc/{pid}/status"), "RssFile") or "0 kB").split()[0]) * 1024
+
+
 def _num_cores(root: Path) -> int:
     """Siblings of one core count once: they share the units that matrix products need."""
     topology = root / "sys/devices/system/cpu"

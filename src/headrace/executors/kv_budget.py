@@ -33,12 +33,13 @@ def kv_budget(
 ) -> KVBudget:
     """Size the cache for the machine; ConfigurationError when what was asked for does not fit."""
     length = _max_model_len(model, config)
-    num_blocks = num_blocks_for(
-        config.kv_cache_memory,
+    num_blocks = budgeted_blocks(
+        model,
+        config,
+        block_size=block_size,
         bytes_per_block=bytes_per_block,
         available=available,
         weight_bytes=weight_bytes,
-        most=config.max_num_seqs * -(-length // block_size),
     )
     held = min(length, num_blocks * block_size)
     if config.max_model_len is not None and held < length:
@@ -49,6 +50,25 @@ def kv_budget(
     if held < length:
         _accept_shortened(length, held, config)
     return KVBudget(num_blocks, held)
+
+
+def budgeted_blocks(
+    model: ModelConfig,
+    config: ExecutorConfig,
+    *,
+    block_size: int,
+    bytes_per_block: int,
+    available: int,
+    weight_bytes: int,
+) -> int:
+    """The blocks of a `kv_budget`, whatever context they hold."""
+    return num_blocks_for(
+        config.kv_cache_memory,
+        bytes_per_block=bytes_per_block,
+        available=available,
+        weight_bytes=weight_bytes,
+        most=config.max_num_seqs * -(-_max_model_len(model, config) // block_size),
+    )
 
 
 def num_blocks_for(

@@ -15,6 +15,8 @@ from headrace.errors import ModelFileError
 
 Result = TypeVar("Result")
 
+MAX_NAME = 200  # characters of a folder's; locks and downloads beside it have longer ones
+
 _INTERVAL = 0.2  # seconds between two looks at a growing download
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import ModelFileError
-from headrace.modelfiles.cache import cached, report_growth
+from headrace.modelfiles.cache import MAX_NAME, cached, report_growth
 
 Progress = Callable[[str, float], None]
 
-_SOURCE = re.compile(r"([\w.-]+/[\w.-]+)(?::([\w./-]+))?", re.ASCII)
+_NAME = r"\w(?:[\w.-]*\w)?"
+_SOURCE = re.compile(rf"({_NAME}/{_NAME})(?::([\w.-]+(?:/[\w.-]+)*))?", re.ASCII)
 _WANTED = re.compile(
     r"config\.json|generation_config\.json|tokenizer\.json|tokenizer_config\.json"
     r"|chat_template\.jinja|model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json"
@@ -20,13 +21,29 @@ _WANTED = re.compile(
 
 def fetch_repository(source: str, cache_dir: Path, progress: Progress) -> Path:
     """The folder of `org/name`, or the one file of `org/name:file`."""
-    match = _SOURCE.fullmatch(source)
-    if match is None or ".." in source:
-        raise ModelFileError(f"hf:{source}: expected hf:ORG/NAME or hf:ORG/NAME:FILE")
-    repository, file = match[1], match[2]
-    name = source.replace("/", "--").replace(":", "--")
-    folder = cached(cache_dir / name, lambda into: _fill(repository, file, into, progress))
+    folder, repository, file = _place(source, cache_dir)
+    cached(folder, lambda into: _fill(repository, file, into, progress))
     return folder / file if file else folder
+
+
+def cached_repository(source: str, cache_dir: Path) -> Path | None:
+    """The same where it was downloaded before, else None."""
+    folder, _, file = _place(source, cache_dir)
+    return (folder / file if file else folder) if folder.is_dir() else None
+
+
+def repository_folder(source: str, cache_dir: Path) -> Path:
+    """Where a repository is kept; ModelFileError for anything but ORG/NAME or ORG/NAME:FILE."""
+    return _place(source, cache_dir)[0]
+
+
+def _place(source: str, cache_dir: Path) -> tuple[Path, str, str | None]:
+    """The folder, which no other repository has, the repository and the file in it."""
+    match = _SOURCE.fullmatch(source)
+    # The hub has no names with `--`, by which a folder tells its parts apart.
+    if match is None or ".." in source or "--" in match[1] or len(source) > MAX_NAME:
+        raise ModelFileError(f"hf:{source[:MAX_NAME]}: expected hf:ORG/NAME or hf:ORG/NAME:FILE")
+    return cache_dir / source.replace("/", "--").replace(":", "--"), match[1], match[2]
 
 
 def _fill(repository: str, file: str | None, into: Path, progress: Progress) -> None:

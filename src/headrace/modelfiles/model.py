@@ -42,6 +42,29 @@ def open_model(path: Path) -> ModelFiles:
     return _open_gguf(path)
 
 
+def open_weights(path: Path) -> tuple[ModelConfig, Weights]:
+    """The shape and tensors of a model alone, for those who ask how large they are.
+
+    Reads headers only, so the tensors are as they lie in the file: of the right kind and shape, and
+    not in the order, nor with the values, that `open_model` gives. No end-of-text tokens either.
+    """
+    config, entries = _folder_entries(path) if path.is_dir() else _gguf_entries(path)
+    unchanged = {name: replace(entry, change=None) for name, entry in entries.items()}
+    return config, CheckpointWeights(path, unchanged, config)
+
+
+def _folder_entries(folder: Path) -> tuple[ModelConfig, dict[str, Entry]]:
+    path = _config_path(folder)
+    config = read_hf_config(str(path), parse_json(path, path.read_bytes()))
+    return config, _entries(open_folder(folder), config)
+
+
+def _gguf_entries(path: Path) -> tuple[ModelConfig, dict[str, Entry]]:
+    file = open_gguf(path)
+    config = read_gguf_config(file)
+    return config, gguf_entries(file, config)
+
+
 def _open_gguf(path: Path) -> ModelFiles:
     file = open_gguf(path)
     config = read_gguf_config(file)
@@ -63,9 +86,7 @@ def _open_gguf(path: Path) -> ModelFiles:
 
 
 def _open_folder(folder: Path) -> ModelFiles:
-    config_path = folder / "config.json"
-    if not config_path.is_file():
-        raise ModelFileError(f"{folder}: holds no config.json")
+    config_path = _config_path(folder)
     raw_config = config_path.read_bytes()
     texts = HFTokenizerFiles(folder)
     raw = parse_json(config_path, raw_config)
@@ -86,6 +107,13 @@ def _open_folder(folder: Path) -> ModelFiles:
             (tensor for file in files for tensor in file.tensors().values()),
         ),
     )
+
+
+def _config_path(folder: Path) -> Path:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ModelFileError(f"{folder}: holds no config.json")
+    return path
 
 
 # Where the decoder lies inside a checkpoint: bare, alone, or beside a vision tower (old, new).

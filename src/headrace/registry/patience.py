@@ -19,3 +19,5 @@ class Patience:
     settled: float = 60.0  # a worker that served this long has no bad history
     max_failed_loads: int = 3
     termination: float = 2.0  # from SIGTERM to SIGKILL
+    probe: float = 60.0  # for the answer to a health check's prompt
+    between_probes: float = 30.0  # of a version that nobody uses

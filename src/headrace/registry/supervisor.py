@@ -1,7 +1,6 @@
-"""Keeps one model version running: starts its worker, watches it, restarts it, stops it."""
+"""Keeps one worker of a version running: starts it, watches it, restarts it, stops it."""
 
 import asyncio
-import errno
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,7 +21,7 @@ from headrace.registry.backoff import Backoff
 from headrace.registry.patience import Patience
 from headrace.registry.process import WORKER_COMMAND, WorkerProcess
 from headrace.registry.spec import ModelSpec
-from headrace.registry.status import ModelStatus
+from headrace.registry.status import WorkerStatus
 from headrace.registry.watchdog import Watchdog
 from headrace.worker import frames
 from headrace.worker.remote import RemoteModel
@@ -30,15 +29,17 @@ from headrace.worker.spec import WorkerSpec
 
 FINAL_ERRORS = (ModelFileError, ConfigurationError)
 """What another try would only repeat."""
-SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
-"""Why the system may refuse a process now and grant it later."""
 MIN_RETRY_AFTER, MAX_RETRY_AFTER = 1.0, 60.0  # seconds
 
 log = structlog.get_logger("headrace.registry")
 
 
 class Supervisor:
-    """One model version and the worker that runs it now, if there is one."""
+    """One worker's place in a version, and the process that fills it now, if there is one.
+
+    A version that has never served is given up after some failed loads; one that has served is
+    tried for as long as it is wanted.
+    """
 
     def __init__(
         self,
@@ -57,7 +58,8 @@ class Supervisor:
         # The engine holds less and so refuses first, with a better retry time.
         self.model = RemoteModel(spec.engine.max_queued_requests + spec.engine.max_num_seqs)
         self.failure: HeadraceError | None = None
-        self._status = ModelStatus(model_id=spec.model_id, name=spec.name, version=spec.version)
+        self._model_id = spec.model_id
+        self._status = WorkerStatus()
         self._backoff = Backoff(self._patience)
         self._drain_timeout = 0.0
         self._ends_at = 0.0  # monotonic; once stopping
@@ -69,7 +71,7 @@ class Supervisor:
         self._begin_attempt()
 
     @property
-    def status(self) -> ModelStatus:
+    def status(self) -> WorkerStatus:
         return self._status
 
     @property
@@ -80,9 +82,9 @@ class Supervisor:
             return None
         if status.state == "failed":
             return self._failed()
-        if status.state == "unloading":
-            return self._draining(f"{status.model_id} is being unloaded")
-        return NotReadyError(f"{status.model_id} is loading", retry_after=self._retry_after())
+        if status.state == "ending":
+            return self._draining(f"{self._model_id} is being unloaded")
+        return NotReadyError(f"{self._model_id} is loading", retry_after=self._retry_after())
 
     def retry_after_stop(self, ends_at: float) -> float:
         """Seconds until a server that is gone at `ends_at` and starts again could answer."""
@@ -92,7 +94,7 @@ class Supervisor:
         return _bounded(max(0.0, ends_at - now) + load)
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name=f"supervise-{self._status.model_id}")
+        self._task = asyncio.create_task(self._run(), name=f"supervise-{self._model_id}")
 
     async def settled(self) -> None:
         """Wait until the model is ready for the first time; raise why, if it will never be."""
@@ -107,7 +109,7 @@ class Supervisor:
         self._is_stopping = True
         self._wake.set()
         if self._status.state != "failed":
-            self._change(state="unloading", phase="draining")
+            self._change(state="ending", phase="draining")
         await self._task
         self.model.close(self._draining("the server stopped before this answer was complete"))
         if not self._settled.is_set():
@@ -135,9 +137,7 @@ class Supervisor:
                 self._command, receive=self._receive, broken=self._find_fault
             )
         except OSError as error:
-            self._worker_ended(
-                f"could not be started: {error}", is_passing=error.errno in SHORTAGES
-            )
+            self._worker_ended(f"could not be started: {error}")
             return
         self._worker = worker
         try:
@@ -201,7 +201,7 @@ class Supervisor:
             precision=info.precision,
         )
         if not self._is_stopping:
-            self._change(state="ready", phase="", progress=1.0, info=info, loaded_at=time.time())
+            self._change(state="ready", phase="", progress=1.0, info=info)
         self.model.attach(self._worker.channel, info)
         self._settle()
 
@@ -209,7 +209,7 @@ class Supervisor:
         self._fault = reason
         self._wake.set()
 
-    def _worker_ended(self, reason: str, *, is_passing: bool = False) -> None:
+    def _worker_ended(self, reason: str) -> None:
         if self._is_stopping:
             return
         if self._ready_at is not None:
@@ -217,11 +217,11 @@ class Supervisor:
         else:
             self._backoff.note_failed_load()
             error = self._load_error or WorkerDiedError(f"the worker {reason} while loading")
-            # What the machine lacks for a while does not make a model that has served a bad one.
-            is_exhausted = self._backoff.is_exhausted and not (is_passing and self._status.info)
-            if isinstance(error, FINAL_ERRORS) or is_exhausted:
-                self._give_up(error)
-                return
+            if isinstance(error, FINAL_ERRORS) or self._backoff.is_exhausted:
+                if self._status.info is None:
+                    self._give_up(error)
+                    return
+                self.model.fail_waiting(self._failed())
         self._log.warning("worker.ended", reason=reason, pid=self._status.pid)
         self.model.lose_worker(f"the worker {reason}")
         self._change(
@@ -262,7 +262,7 @@ class Supervisor:
             self.failure = failure
         self._settled.set()
 
-    def _change(self, **changes: Any) -> None:  # noqa: ANN401 - fields of ModelStatus
+    def _change(self, **changes: Any) -> None:  # noqa: ANN401 - fields of WorkerStatus
         self._status = replace(self._status, **changes)
         self._on_change(self)
 
@@ -278,7 +278,7 @@ class Supervisor:
 
     def _failed(self) -> NotReadyError:
         """What clients are told; the reason may name files and is for the operator."""
-        return NotReadyError(f"{self._status.model_id} has failed", retry_after=MAX_RETRY_AFTER)
+        return NotReadyError(f"{self._model_id} has failed", retry_after=MAX_RETRY_AFTER)
 
     def _retry_after(self) -> float:
         """As long as the last load had still to go by now, or, the first time, as long again."""

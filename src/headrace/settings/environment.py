@@ -29,11 +29,16 @@ def read_environment() -> dict[str, Any]:
     except SettingsError as error:
         section = str(error).split('"')[1]
         raise ConfigurationError(f"{ENV_PREFIX}{section.upper()}: should be JSON") from None
-    models = values.get("models")
-    if isinstance(models, Mapping):
-        values["models"] = {int(k) if k.isdigit() else k: model for k, model in models.items()}
+    values = {section: _numbered(value) for section, value in values.items()}
     for name in os.environ:
         section, nested, _ = name.upper().removeprefix(ENV_PREFIX).partition("__")
         if name.upper().startswith(ENV_PREFIX) and nested:
             values.setdefault(section.lower(), {})  # an unknown section is refused later
     return values
+
+
+def _numbered(node: Any) -> Any:  # noqa: ANN401 - values of any variable
+    """The same, the items of a list under numbers instead of digits."""
+    if not isinstance(node, Mapping):
+        return node
+    return {int(k) if k.isdecimal() else k: _numbered(value) for k, value in node.items()}

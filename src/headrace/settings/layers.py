@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from headrace.errors import ConfigurationError
-from headrace.settings.sections import NOT_SUPPORTED_YET, SECTIONS, Sections
+from headrace.settings.sections import NOT_SUPPORTED_YET, SECRETS, SECTIONS, Sections
 
 ENV_PREFIX = "HEADRACE_"
 
@@ -40,14 +40,14 @@ class Layer:
 
 def file_layer(path: Path | None) -> Layer:
     if path is None:
-        return Layer({}, _dotted)
+        return Layer({}, dotted)
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"{path}: {(error.strerror or str(error)).lower()}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: not valid TOML: {error}") from None
-    layer = Layer(values, lambda location: f"{path}: {_dotted(location)}")
+    layer = Layer(values, lambda location: f"{path}: {dotted(location)}")
     try:
         # JSON keeps what TOML has typed, so strictness refuses port = "8000" and port = true.
         Sections.model_validate_json(json.dumps(values, default=str), strict=True)
@@ -95,7 +95,7 @@ def validate(values: Mapping[str, Any], layers: Sequence[Layer]) -> Sections:
 
 def configuration_error(error: ErrorDetails, layers: Sequence[Layer]) -> ConfigurationError:
     location = error["loc"]
-    return ConfigurationError(f"{origin(location, layers)}: {_sentence(error)}")
+    return ConfigurationError(f"{origin(location, layers)}: {sentence(error, location)}")
 
 
 def origin(location: Location, layers: Sequence[Layer]) -> str:
@@ -104,18 +104,24 @@ def origin(location: Location, layers: Sequence[Layer]) -> str:
         for layer in reversed(layers):
             if layer.holds(location[:length]):
                 return layer.name(location)
-    return _dotted(location)
+    return dotted(location)
 
 
-def _sentence(error: ErrorDetails) -> str:
-    plain = ".".join(key for key in error["loc"] if isinstance(key, str))
+def sentence(error: ErrorDetails, location: Location) -> str:
+    """What is wrong with the key that stands at this place of the file."""
+    plain = ".".join(key for key in location if isinstance(key, str))
     if {plain, f"{plain}={error['input']}"} & NOT_SUPPORTED_YET:
         return "not supported yet"
     if error["type"] == "extra_forbidden":
-        return "unknown key" + _suggestion(error["loc"])
+        return "unknown key" + _suggestion(location)
     message = error["msg"].removeprefix("Input ").removeprefix("Value error, ")
-    found = "" if error["type"] == "missing" else f", not {error['input']!r:.80}"
+    is_shown = error["type"] != "missing" and plain not in SECRETS
+    found = f", not {error['input']!r:.80}" if is_shown else ""
     return message[0].lower() + message[1:] + found
+
+
+def dotted(location: Location) -> str:
+    return ".".join(str(key) for key in location)
 
 
 def _suggestion(location: Location) -> str:
@@ -125,10 +131,6 @@ def _suggestion(location: Location) -> str:
             section = SECTIONS[key]
     close = difflib.get_close_matches(str(location[-1]), section.model_fields, n=1)
     return f" (did you mean {close[0]}?)" if close else ""
-
-
-def _dotted(location: Location) -> str:
-    return ".".join(str(key) for key in location)
 
 
 def _environment_variable(location: Location) -> str:

@@ -14,12 +14,33 @@ from headrace.executors.config import (
     KVCachePrecision,
     Precision,
 )
+from headrace.registry.spec import GoldenCase, Retain
 
-MODEL_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+MODEL_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+RESERVED_NAMES = frozenset({"events", "history", "load", "rollback", "swap"})
+"""Words that stand in the API's paths where a model's name does."""
+MAX_VERSION = (1 << 31) - 1  # what a database's integer holds
+MAX_REPLICAS = 64
+MAX_NUMBER = (1 << 63) - 1  # what a frame to a worker holds
 
 _ENGINE = EngineConfig()
 _EXECUTOR = ExecutorConfig()
+_GOLDEN = GoldenCase(prompt="", expected="")
 _MIB = 1 << 20
+
+
+def _absolute(path: Path) -> Path:
+    path = path.expanduser()
+    if not path.is_absolute():
+        raise ValueError("should be an absolute path")
+    return path
+
+
+def _unreserved(name: str) -> str:
+    if name in RESERVED_NAMES:
+        words = ", ".join(sorted(RESERVED_NAMES))
+        raise ValueError(f"should be none of the API's own words ({words})")
+    return name
 
 
 def default_state_dir() -> Path:
@@ -60,16 +81,40 @@ class ServerSection(_Section):
     shutdown_timeout: float = Field(
         30.0, ge=0, allow_inf_nan=False, description="seconds that running requests get to end"
     )
+    max_loaded_models: int | None = Field(
+        None, ge=1, description="versions that may be loaded at once; unset: no limit"
+    )
+    model_roots: tuple[Annotated[Path, AfterValidator(_absolute)], ...] = Field(
+        (), description="folders from which clients may load models; absolute, or begin with `~`"
+    )
+
+
+class StorageSection(_Section):
+    """`[storage]`: where the server keeps what must outlive it."""
+
+    database_url: str | None = Field(
+        None,
+        min_length=1,
+        repr=False,  # a password may be in it
+        description="`sqlite:///PATH` or `postgresql://...`; unset: `headrace.db` under"
+        " `state_dir`, or memory where the port is 0",
+    )
 
 
 class LimitsSection(_Section):
     """`[limits]`: how much may wait, per model."""
 
     max_queued_requests: int = Field(
-        _ENGINE.max_queued_requests, ge=1, description="requests that may wait; more is a 503"
+        _ENGINE.max_queued_requests,
+        ge=1,
+        le=MAX_NUMBER,
+        description="requests that may wait; more is a 503",
     )
     max_queued_tokens: int = Field(
-        _ENGINE.max_queued_tokens, ge=1, description="prompt tokens that may wait; more is a 503"
+        _ENGINE.max_queued_tokens,
+        ge=1,
+        le=MAX_NUMBER,
+        description="prompt tokens that may wait; more is a 503",
     )
 
 
@@ -103,23 +148,42 @@ class EngineSection(_Section):
     kv_cache_memory: ByteSize | None = Field(
         None,
         ge=1,
+        le=MAX_NUMBER,
         description="bytes for the KV cache, also as `512MiB`; unset: chosen for the machine",
     )
     num_threads: int | None = Field(
         None,
         ge=1,
         le=MAX_THREADS,
-        description="compute threads; unset: every core the process may use",
+        description="compute threads; unset: every core the process may use, divided among the"
+        " version's replicas",
     )
     max_model_len: int | None = Field(
-        None, ge=2, description="longest context in tokens; unset: what the model allows"
+        None,
+        ge=2,
+        le=MAX_NUMBER,
+        description="longest context in tokens; unset: what the model allows",
     )
-    max_num_seqs: int = Field(_ENGINE.max_num_seqs, ge=1, description="sequences in one step")
+    max_num_seqs: int = Field(
+        _ENGINE.max_num_seqs, ge=1, le=MAX_NUMBER, description="sequences in one step"
+    )
     max_num_batched_tokens: int = Field(
-        _ENGINE.max_num_batched_tokens, ge=1, description="tokens in one step"
+        _ENGINE.max_num_batched_tokens, ge=1, le=MAX_NUMBER, description="tokens in one step"
     )
     prefix_caching: bool = Field(
         _ENGINE.prefix_caching, description="reuse the KV blocks of equal prompt beginnings"
+    )
+
+
+class GoldenSection(_Section):
+    """`[[models.golden]]`: a prompt with a known answer, asked before a version may serve."""
+
+    prompt: str = Field(min_length=1, max_length=65536, description="what the model is to continue")
+    expected: str = Field(
+        min_length=1, max_length=65536, description="text that the greedy answer must hold"
+    )
+    max_tokens: int = Field(
+        _GOLDEN.max_tokens, ge=1, le=1024, description="tokens of the answer at most"
     )
 
 
@@ -127,12 +191,34 @@ class ModelSection(_Section):
     """`[[models]]`: one model to serve."""
 
     source: str = Field(
-        min_length=1, description="where the model comes from, see [models](models.md)"
+        min_length=1,
+        max_length=4096,
+        description="where the model comes from, see [models](models.md)",
     )
-    name: str | None = Field(
-        None, pattern=rf"^{MODEL_NAME}$", description="name in requests; unset: from the source"
+    name: Annotated[str, Field(pattern=f"^{MODEL_NAME}$"), AfterValidator(_unreserved)] | None = (
+        Field(None, description="name in requests; unset: from the source")
     )
-    version: int = Field(1, ge=1, description="number after the `@` of the model id")
+    version: int = Field(
+        1, ge=1, le=MAX_VERSION, description="number after the `@` of the model id"
+    )
+    replicas: int = Field(
+        1, ge=1, le=MAX_REPLICAS, description="worker processes that serve the version"
+    )
+    retain: Retain = Field(
+        "warm",
+        description="a version that a swap has replaced: `warm` keeps its worker, `cold` ends it,"
+        " `none` forgets the version",
+    )
+    idle_unload_after: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="seconds without a request after which the workers end until the next one;"
+        " unset: never",
+    )
+    golden: tuple[GoldenSection, ...] = Field(
+        (), max_length=64, description="prompts with known answers, see `[[models.golden]]`"
+    )
     engine: EngineSection = EngineSection()
 
 
@@ -140,6 +226,7 @@ class Sections(_Section):
     """The whole file."""
 
     server: ServerSection = Field(default_factory=ServerSection)
+    storage: StorageSection = StorageSection()
     limits: LimitsSection = LimitsSection()
     telemetry: TelemetrySection = TelemetrySection()
     models: tuple[ModelSection, ...] = ()
@@ -149,7 +236,8 @@ NOT_SUPPORTED_YET = frozenset(
     {
         "auth",
         "jobs",
-        "storage",
+        "storage.artifacts_url",
+        "storage.redis_url",
         "server.tls_certfile",
         "server.tls_keyfile",
         "server.workers_dir",
@@ -157,8 +245,6 @@ NOT_SUPPORTED_YET = frozenset(
         "limits.tokens_per_minute",
         "telemetry.otlp_endpoint",
         "models.batching",
-        "models.replicas",
-        "models.retain",
         "models.routing",
         "models.runtime",
         "models.tags",
@@ -169,10 +255,15 @@ NOT_SUPPORTED_YET = frozenset(
 )
 """Keys, and values of keys, that are part of the plan and have nothing behind them so far."""
 
+SECRETS = frozenset({"storage.database_url"})
+"""Keys whose values are shown to nobody."""
+
 SECTIONS: dict[str, type[BaseModel]] = {
     "server": ServerSection,
+    "storage": StorageSection,
     "limits": LimitsSection,
     "telemetry": TelemetrySection,
     "models": ModelSection,
     "engine": EngineSection,
+    "golden": GoldenSection,
 }

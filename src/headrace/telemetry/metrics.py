@@ -132,6 +132,20 @@ TABLE: tuple[Declaration, ...] = (
     Declaration(
         "model_ready", "gauge", "", "1 while a version of a model answers, else 0.", _MODEL
     ),
+    Declaration(
+        "model_active", "gauge", "", "1 for the version that answers its model's name.", _MODEL
+    ),
+    Declaration("model_leases", "gauge", "", "Requests that hold a version.", _MODEL),
+    Declaration(
+        "model_health_score", "gauge", "", "Health of a version that was probed, 0 to 1.", _MODEL
+    ),
+    Declaration(
+        "model_changes_total",
+        "counter",
+        "",
+        "Loads, swaps, rollbacks, unloads and the like, by how they ended.",
+        ("kind", "outcome"),
+    ),
     Declaration("build_info", "gauge", "", "Always 1; the version is the label.", ("version",)),
 )
 
@@ -158,6 +172,9 @@ class ModelSample:
     model: str
     version: str
     ready: bool
+    active: bool
+    leases: int
+    health_score: float | None
     restarts: int
     memory_bytes: int
     stats: EngineStats
@@ -229,6 +246,19 @@ class Metrics:
     def request_ended(self, model: str, version: str, finish_reason: str) -> None:
         self._count("requests_total", (model, version, finish_reason))
 
+    def change_ended(self, kind: str, outcome: str) -> None:
+        self._count("model_changes_total", (kind, outcome))
+
+    def forget(self, model: str, version: str) -> None:
+        """Drop what is labelled with a version that is no more: labels must not pile up."""
+        labels = (model, version)
+        self._latencies.pop(labels, None)
+        for row in TABLE:
+            if row.labels[: len(_MODEL)] == _MODEL:
+                series = self._counters.get(row.name) or self._histograms.get(row.name) or {}
+                for each in [each for each in series if each[: len(labels)] == labels]:
+                    del series[each]
+
     def latencies(self, model: str, version: str) -> ModelLatencies:
         labels = (model, version)
         latencies = self._latencies.get(labels)
@@ -280,6 +310,11 @@ class Metrics:
             "worker_restarts_total": {_labels(m): m.restarts for m in models},
             "worker_memory_bytes": {_labels(m): m.memory_bytes for m in models},
             "model_ready": {_labels(m): m.ready for m in models},
+            "model_active": {_labels(m): m.active for m in models},
+            "model_leases": {_labels(m): m.leases for m in models},
+            "model_health_score": {
+                _labels(m): m.health_score for m in models if m.health_score is not None
+            },
         }
         for name, field in _ENGINE_FIELDS.items():
             values[name] = {_labels(m): getattr(m.stats, field) for m in models}

@@ -8,7 +8,10 @@ from headrace.engine.async_engine import AsyncEngine
 from headrace.engine.engine import Engine
 from headrace.engine.tokenizer import Tokenizer
 from headrace.executors.config import CACHE_FOLDER
+from headrace.executors.cpu import machine
 from headrace.executors.executor import Executor, Progress
+from headrace.executors.footprint import footprint_of
+from headrace.executors.memory import available_memory, require_memory
 from headrace.executors.select import create_executor
 from headrace.generation import ModelInfo
 from headrace.modelfiles.model import ModelFiles, open_model
@@ -20,9 +23,22 @@ from headrace.worker.spec import WorkerSpec
 def load(spec: WorkerSpec, progress: Progress) -> "EngineParts":
     """Fetch, open and compile a model; blocks for seconds to minutes."""
     files = open_model(fetch(spec.source, spec.state_dir, progress))
+    _require_memory_for(files, spec)
     config = replace(spec.executor, cache_dir=spec.state_dir / CACHE_FOLDER)
     executor = create_executor(files, config, progress)
     return EngineParts(spec, executor, Tokenizer(files), model_info(spec, files, executor))
+
+
+def _require_memory_for(files: ModelFiles, spec: WorkerSpec) -> None:
+    """InsufficientMemoryError when not even the weights fit, before any memory is taken.
+
+    A KV cache is mapped, and filled as requests come, so it need not fit now. Where the kernel does
+    not say what is available (macOS), nothing is checked.
+    """
+    available = available_memory()
+    if available is not None:
+        needed = footprint_of(files.config, files.weights, spec.executor, machine()).at_start
+        require_memory(needed, available=available, model_id=spec.model_id)
 
 
 @dataclass(frozen=True, slots=True)

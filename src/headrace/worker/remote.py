@@ -83,12 +83,16 @@ class RemoteModel:
         for wire_id, error in self._owed.lost(reason):
             self._fail(wire_id, error)
 
+    def fail_waiting(self, error: HeadraceError) -> None:
+        """It may take long until there is a worker again: nobody who waits is to wait for it."""
+        for wire_id in self._owed.ids():
+            self._fail(wire_id, _again(error))
+
     def close(self, error: HeadraceError) -> None:
         """There will be no further worker: everyone, now and later, gets this error."""
         self._channel = None
         self._refusal = error
-        for wire_id in self._owed.ids():
-            self._fail(wire_id, _again(error))
+        self.fail_waiting(error)
 
     def receive_step(self, step: frames.Step) -> None:
         for delivery in step.deliveries:

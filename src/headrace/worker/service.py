@@ -105,9 +105,7 @@ class Service:
     # Loading
 
     def _begin_to_load(self, spec: WorkerSpec) -> None:
-        configure_logging(
-            log_format=spec.log_format, log_dir=spec.log_dir, file_name=f"{spec.model_id}.log"
-        )
+        configure_logging(log_format=spec.log_format, log_dir=spec.log_dir, file_name=spec.log_file)
         structlog.contextvars.bind_contextvars(model=spec.model_id)
         threading.Thread(
             target=self._load_in_thread, args=(spec,), name=LOADER_THREAD, daemon=True

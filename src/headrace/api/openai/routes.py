@@ -117,8 +117,8 @@ class OpenAIRoutes:
         return GenerationResponse(self.serving, generation)
 
     def _cards(self) -> list[ModelCard]:
-        """A card for each version that answers; the active one goes by the model's plain name."""
-        return [_card(status) for status in self.serving.answering()]
+        """A card for each available version; the active one goes by the model's plain name."""
+        return [_card(status) for status in self.serving.available()]
 
 
 def _card(status: ModelStatus) -> ModelCard:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.executors.executor import Progress
+from headrace.executors.native.background import in_background
 from headrace.executors.native.entries import Entry, entries
 from headrace.executors.native.kernels import Weights
 from headrace.executors.native.packed import PackedFile, keeping, packed_file
@@ -15,8 +16,8 @@ from headrace.modelfiles.model import ModelFiles
 FOLDER = "packed"
 
 _VERSION = 1  # of what is put into the entries; another one makes other files
-_BYTES = {"bf16": 2.0, "i8": 1.0, "i8a8": 1.0, "q8": 1.125, "q4": 0.75}  # a number, about
-_OTHER_BYTES = 4.0
+_MATRIX_BYTES = {"bf16": 2.0, "i8": 1.0, "i8a8": 1.0, "q8": 1.0625, "q4": 0.625}  # a number, about
+_OTHER_BYTES = {"table": 2.0, "vector": 4.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +46,12 @@ def load_weights(
         return found
 
     def make(path: Path | None) -> Weights:
-        return _pack(wanted, tag, path, packing, progress)
+        return in_background(lambda: _pack(wanted, tag, path, packing, progress))
 
     if cache_dir is None:
         return PackedFile(make(None), None)
     folder = cache_dir / FOLDER
-    return packed_file(folder, tag[:32], _size(wanted), open_file=open_file, make=make)
+    return packed_file(folder, tag[:32], packed_size(wanted), open_file=open_file, make=make)
 
 
 def _pack(
@@ -75,8 +76,13 @@ def _pack(
     return weights
 
 
-def _size(wanted: list[Entry]) -> int:
-    return int(sum(entry.num_numbers * _BYTES.get(entry.kind, _OTHER_BYTES) for entry in wanted))
+def packed_size(wanted: list[Entry]) -> int:
+    """About how many bytes the entries take once they are packed."""
+    return int(sum(entry.num_numbers * _bytes_of_a_number(entry) for entry in wanted))
+
+
+def _bytes_of_a_number(entry: Entry) -> float:
+    return _MATRIX_BYTES[entry.kind] if entry.role == "matrix" else _OTHER_BYTES[entry.role]
 
 
 def _tag(files: ModelFiles, packing: Packing) -> str:

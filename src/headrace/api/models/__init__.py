@@ -1,0 +1,1 @@
+"""The routes that load, swap, roll back and unload models."""
