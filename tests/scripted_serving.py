@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace.generation import Chunk, EngineStats, GenerationRequest, LanguageModel
-from headrace.registry.patience import Patience
 from headrace.registry.registry import ModelStatus, Registry
 from headrace.registry.spec import ModelSpec
+from headrace.registry.workers.patience import Patience
 
 SCRIPT = Path(__file__).with_name("scripted_worker.py")
 COMMAND = (sys.executable, str(SCRIPT))

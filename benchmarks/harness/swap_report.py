@@ -69,8 +69,8 @@ def _phase_row(found: Found, phase: Phase) -> list[str]:
 
 def _changes(found: Found) -> str:
     rows = [
-        [f"pointer move, {kind}, p50 / p99 ms", pair(taken, 2)]
-        for kind, taken in found.moves.items()
+        [f"swap or rollback {when}, p50 / p99 ms", pair(taken, 2)]
+        for when, taken in found.moves.items()
     ]
     memory = {"api process": found.api_memory, "workers": found.worker_memory}
     rows += [

@@ -19,6 +19,7 @@ from harness.trend import trend
 from harness.versions import Versions
 
 NUM_PROMPTS = 64
+NUM_WARM = 1000  # swaps and rollbacks before anything counts: as many as the history keeps
 REPRODUCIBLE = "native"  # executors whose answers are the same in any batch
 TIMEOUT = 60.0  # seconds; an answer that takes longer has failed
 
@@ -79,11 +80,14 @@ class Swapping:
         executor = await self._executor()
         capacities = [await self._capacity(client) for client in self._clients]
         rate = self._plan.share * min(capacities)
+        await self._fill_history()
+        at_rest = self._versions.take_moves()
         self._gaps = poisson(rate, self._plan.seed)
         before = await self._steady()
+        self._versions.take_moves()
         swapping = await self._answers(self._swap_back_and_forth())
+        under_load = self._versions.take_moves()
         after = await self._steady()
-        moves = list(self._versions.moves)
         loads = await self._answers(self._replace()) if self._plan.loads else []
         return Found(
             executor=executor,
@@ -100,10 +104,7 @@ class Swapping:
                 self._phase("replacing", loads),
                 self._phase("replacing, while one loads", self._while_loading(loads)),
             ],
-            moves={
-                kind: milliseconds([m.duration_ms for m in moves if m.kind == kind])
-                for kind in ("swap", "rollback")
-            },
+            moves={"at rest": milliseconds(at_rest), "under load": milliseconds(under_load)},
             num_moves=len(self._memory),
             api_memory=trend([api for api, _ in self._memory]),
             worker_memory=trend([workers for _, workers in self._memory]),
@@ -112,6 +113,12 @@ class Swapping:
         )
 
     # Phases
+
+    async def _fill_history(self) -> None:
+        """With the history full, a swap leaves behind what the one before it left."""
+        for _ in range(NUM_WARM // 2):
+            await self._versions.swap(2)
+            await self._versions.rollback(1)
 
     async def _steady(self) -> list[Answer]:
         """Half of it on each version, since they may differ in speed."""

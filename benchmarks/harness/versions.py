@@ -14,14 +14,6 @@ POLL = 0.1  # seconds
 PATIENCE = 300.0  # seconds for a version to load or to end
 
 
-class Move(msgspec.Struct, frozen=True):
-    """A swap or a rollback that the server made; it says itself how long that took."""
-
-    kind: str
-    active: str
-    duration_ms: float
-
-
 class Versions:
     """One model's versions, by number, over HTTP."""
 
@@ -29,7 +21,7 @@ class Versions:
         self._http = http
         self._name = name
         self.timeline = Timeline(f"{name}@1")
-        self.moves: list[Move] = []
+        self._moves: list[float] = []
         self.loads: list[tuple[float, float]] = []  # from the request until it was ready
 
     async def load(self, version: int, source: str, engine: dict[str, Any]) -> None:
@@ -50,6 +42,11 @@ class Versions:
     async def rollback(self, version: int) -> None:
         """Return to the version before, which must be `version`."""
         await self._move("rollback", {"name": self._name}, version)
+
+    def take_moves(self) -> list[float]:
+        """Milliseconds, as the server says, of each swap and rollback since this was asked last."""
+        moves, self._moves = self._moves, []
+        return moves
 
     async def unload(self, version: int) -> None:
         """Return when its processes have ended."""
@@ -76,7 +73,7 @@ class Versions:
         if answer["active"] != model_id:
             raise ServerError(f"a {kind} to {model_id} led to {answer['active']}")
         self.timeline.moved(model_id, asked, time.monotonic())
-        self.moves.append(Move(kind, model_id, answer["duration_ms"]))
+        self._moves.append(answer["duration_ms"])
 
     async def _post(self, path: str, body: dict[str, Any], expected: int) -> dict[str, Any]:
         parts: list[bytes] = []

@@ -11,7 +11,7 @@ from headrace.api.models.schema import LoadRequest, Model, ModelChange, SwapRequ
 from headrace.api.openai.schema import ChatCompletionRequest, CompletionRequest
 from headrace.api.tokenization import TokenizeRequest
 from headrace.errors import HeadraceError, from_code
-from headrace.registry.safety import UnsafeSwapError
+from headrace.registry.changes.safety import UnsafeSwapError
 
 DOCS = Path(__file__).parents[2] / "docs/api"
 OPENAI, HEADRACE, MODELS = (

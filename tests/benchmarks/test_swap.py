@@ -149,7 +149,7 @@ def found(**fields: object) -> Found:
         "capacities": [10.0, 12.0],
         "rate": 6.0,
         "phases": [Phase(STEADY, **counts, **latency), Phase("swapping", **counts, **slow)],
-        "moves": {"swap": Percentiles(3.0, 4.0)},
+        "moves": {"at rest": Percentiles(3.0, 4.0)},
         "num_moves": 20,
         "api_memory": Trend(2048.0, 1024.0, 10240.0),
         "worker_memory": None,
@@ -181,7 +181,7 @@ def test_the_report_has_every_phase_and_what_changes_took() -> None:
     )
     assert "60 prompts tell the versions apart" in text
     assert "| swapping | 9 | 0 | 0 | 0 | 60 / 150 | 1.20 / 1.50 |" in text
-    assert "| pointer move, swap, p50 / p99 ms | 3.00 / 4.00 |" in text
+    assert "| swap or rollback at rest, p50 / p99 ms | 3.00 / 4.00 |" in text
     assert "over 20 | +2.00 ± 1.00 (points lie 10 KiB off the line) |" in text
     assert "| 2.5 |" in text
     assert list(warnings(found())) == []

@@ -12,9 +12,9 @@ import pytest
 
 from headrace.errors import ContextLengthError, DeadlineError, ModelFileError
 from headrace.generation import Chat, Message, SamplingParams
-from headrace.registry.patience import Patience
 from headrace.registry.registry import Registry
 from headrace.registry.spec import ModelSpec
+from headrace.registry.workers.patience import Patience
 from real_server import cache_dir
 from scripted_serving import Served, generate, is_alive
 

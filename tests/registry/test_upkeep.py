@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.registry.health import Health
-from headrace.registry.patience import Patience
-from headrace.registry.probe import Probe
+from headrace.registry.health.probe import Probe
+from headrace.registry.health.score import Health
 from headrace.registry.spec import ModelSpec
 from headrace.registry.upkeep import Upkeep
+from headrace.registry.workers.patience import Patience
 
 WELL = Probe(is_alive=True, seconds=0.1)
 HUNG = Probe(is_alive=False, seconds=1.0, reason="did not answer within 1 s")

@@ -18,11 +18,12 @@ from headrace.errors import (
     InsufficientMemoryError,
     ModelNotFoundError,
 )
-from headrace.registry import memory, replicas
-from headrace.registry.pointer import Swap
-from headrace.registry.safety import SafetyReport, UnsafeSwapError
+from headrace.registry.changes import memory
+from headrace.registry.changes.pointer import Swap
+from headrace.registry.changes.safety import SafetyReport, UnsafeSwapError
 from headrace.registry.spec import GoldenCase, ModelSpec
-from headrace.registry.store import Store
+from headrace.registry.storage.store import Store
+from headrace.registry.workers import replicas
 from scripted_serving import IMPATIENT, Served, is_alive, serving
 from scripted_worker import SLOW_MARKER
 

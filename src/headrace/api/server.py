@@ -18,9 +18,9 @@ import uvloop
 
 from headrace.errors import ConfigurationError
 from headrace.imports import fast_imports
-from headrace.registry.process import WORKER_COMMAND
 from headrace.registry.registry import IN_MEMORY, Registry
 from headrace.registry.status import ModelStatus
+from headrace.registry.workers.process import WORKER_COMMAND
 from headrace.settings import Settings
 from headrace.telemetry.logging import configure_logging
 

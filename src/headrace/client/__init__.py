@@ -8,7 +8,7 @@ import httpx
 
 from headrace.client.connection import Connection, ConnectionLostError, UnreachableError
 from headrace.client.models import Accepted, Change, Model, Models, Swap
-from headrace.registry.safety import Check, SafetyReport, UnsafeSwapError
+from headrace.registry.changes.safety import Check, SafetyReport, UnsafeSwapError
 
 __all__ = [
     "Accepted",

@@ -10,7 +10,7 @@ import msgspec
 
 from headrace.client.connection import Connection, read, refusal
 from headrace.errors import HeadraceError
-from headrace.registry.safety import SafetyReport, UnsafeSwapError
+from headrace.registry.changes.safety import SafetyReport, UnsafeSwapError
 
 _MODELS = "/api/v1/models"
 _SILENCE = 60.0  # seconds; the event stream of a living server says something every 15

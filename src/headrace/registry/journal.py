@@ -11,7 +11,7 @@ import structlog
 
 from headrace.errors import DrainingError, HeadraceError
 from headrace.registry.served import ServedModel
-from headrace.registry.stored import (
+from headrace.registry.storage.stored import (
     Change,
     ChangeKind,
     Outcome,
@@ -22,7 +22,7 @@ from headrace.registry.stored import (
 from headrace.registry.version import Version
 
 if TYPE_CHECKING:
-    from headrace.registry.store import Store
+    from headrace.registry.storage.store import Store
 
 T = TypeVar("T")
 
@@ -176,7 +176,7 @@ class Journal:
 
     def _open(self) -> list[StoredModel]:
         # Slow to import: in its own thread, while the workers begin.
-        from headrace.registry.store import Store  # noqa: PLC0415
+        from headrace.registry.storage.store import Store  # noqa: PLC0415
 
         self._store = Store(self._database_url, self._server)
         return self._store.read()

@@ -1,7 +1,7 @@
 """Which models this server serves: leases for requests, changes for whoever runs it.
 
 Puts the registry's parts together; what a change does is in `changes`, what a version is in
-`version`, and what is remembered in `store`.
+`version`, and what is remembered in `storage`.
 """
 
 import asyncio
@@ -11,31 +11,31 @@ from functools import partial
 from pathlib import Path
 
 from headrace.generation import LanguageModel
-from headrace.registry.admission import memory_needed
 from headrace.registry.catalogue import Catalogue, split
-from headrace.registry.changes import Changes
+from headrace.registry.changes.admission import memory_needed
+from headrace.registry.changes.first_loads import FirstLoads
+from headrace.registry.changes.loading import Loading
+from headrace.registry.changes.memory import MemoryBook, MemoryNeeded
+from headrace.registry.changes.pointer import Pointer, Swap
+from headrace.registry.changes.replacement import Replacement
+from headrace.registry.changes.safety import SafetyReport
+from headrace.registry.changes.startup import Startup
+from headrace.registry.changes.swaps import Swaps
 from headrace.registry.drain import Drain
-from headrace.registry.first_loads import FirstLoads
 from headrace.registry.journal import Journal
 from headrace.registry.lending import Lending
 from headrace.registry.lifecycle import State
-from headrace.registry.memory import MemoryBook, MemoryNeeded
-from headrace.registry.patience import Patience
-from headrace.registry.pointer import Pointer, Swap
-from headrace.registry.process import WORKER_COMMAND
-from headrace.registry.replacement import Replacement
 from headrace.registry.residency import Residency
-from headrace.registry.safety import SafetyReport
 from headrace.registry.spec import ModelSpec
-from headrace.registry.startup import Startup
 from headrace.registry.status import ModelStatus
-from headrace.registry.stored import Change, ChangeKind, Outcome, StoredVersion
-from headrace.registry.swaps import Swaps
+from headrace.registry.storage.stored import Change, ChangeKind, Outcome, StoredVersion
 from headrace.registry.tasks import Tasks
 from headrace.registry.upkeep import Upkeep
 from headrace.registry.version import Version
 from headrace.registry.watch import Watchers
-from headrace.registry.workers import Workers
+from headrace.registry.workers.patience import Patience
+from headrace.registry.workers.process import WORKER_COMMAND
+from headrace.registry.workers.workers import Workers
 from headrace.telemetry.logging import LogFormat
 
 __all__ = ["ModelStatus", "Registry", "Swap"]
@@ -86,7 +86,7 @@ class Registry:
         self._startup = Startup(
             catalogue=catalogue, journal=journal, loads=loads, new_version=self._new_version
         )
-        self._changes = Changes(
+        self._loading = Loading(
             catalogue=catalogue,
             journal=journal,
             residency=residency,
@@ -216,7 +216,7 @@ class Registry:
         ConflictError when it is there, InsufficientMemoryError when it cannot fit.
         """
         version = self._new_version(_wanted(spec))
-        await self._tasks.to_its_end(self._changes.load(version, who))
+        await self._tasks.to_its_end(self._loading.load(version, who))
         return version.status()
 
     def safety(self, model_id: str) -> SafetyReport:
@@ -249,7 +249,7 @@ class Registry:
 
         Requests that have begun end on it. ConflictError for the active version by its id.
         """
-        versions = await self._tasks.to_its_end(self._changes.unload(model, who))
+        versions = await self._tasks.to_its_end(self._loading.unload(model, who))
         return [version.status() for version in versions]
 
     # Parts

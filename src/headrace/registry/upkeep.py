@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import structlog
 
 from headrace.registry.journal import Journal
-from headrace.registry.patience import Patience
 from headrace.registry.residency import Residency
 from headrace.registry.version import Version
+from headrace.registry.workers.patience import Patience
 
 log = structlog.get_logger("headrace.registry")
 

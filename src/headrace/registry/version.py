@@ -8,24 +8,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from headrace.errors import HeadraceError, ModelNotFoundError, NotReadyError
+from headrace.errors import HeadraceError
 from headrace.generation import LanguageModel, ModelInfo
-from headrace.registry.health import Health, is_fault
-from headrace.registry.healthcheck import probe_all, prove
+from headrace.registry.health.check import probe_all, prove
+from headrace.registry.health.probe import Probe
+from headrace.registry.health.score import Health, is_fault
 from headrace.registry.lifecycle import Lifecycle, State
-from headrace.registry.patience import Patience
-from headrace.registry.probe import Probe
-from headrace.registry.replicas import Replicas
+from headrace.registry.refusal import UNLOADED_RETRY_AFTER, refusal
 from headrace.registry.spec import ModelSpec
 from headrace.registry.status import ModelStatus
-from headrace.registry.supervisor import Supervisor
 from headrace.registry.usage import Usage
+from headrace.registry.workers.patience import Patience
+from headrace.registry.workers.replicas import Replicas
+from headrace.registry.workers.supervisor import Supervisor
 
 NewWorker = Callable[[ModelSpec, int, Callable[[Supervisor], None]], Supervisor]
 """Makes the n-th worker, from 0, not started yet; it calls the function when its status changes."""
-
-UNLOADED_RETRY_AFTER = 5.0  # seconds; of a version whose workers are on their way out or back
-FAILED_RETRY_AFTER = 60.0  # seconds
 
 
 class Version:
@@ -130,22 +128,13 @@ class Version:
         """Why a new request cannot be taken now; a short wait for a restarting worker is none."""
         if self._is_proven and self.is_open:
             return self._replicas.refusal
-        if self.state == "deprecated" and not self._replicas:
-            return ModelNotFoundError(
-                f"{self.model_id} was replaced and is not in memory; a swap or a rollback loads it",
-                param="model",
-            )
-        if self.state == "failed":
-            message, seconds = f"{self.model_id} has failed", FAILED_RETRY_AFTER
-        elif not self.is_open:
-            message, seconds = f"{self.model_id} is being replaced", UNLOADED_RETRY_AFTER
-        elif not self._replicas:
-            message, seconds = f"{self.model_id} is not loaded", UNLOADED_RETRY_AFTER
-        elif (refusal := self._replicas.refusal) is not None:
-            return refusal
-        else:
-            message, seconds = f"{self.model_id} is being checked", 1.0
-        return NotReadyError(message, retry_after=seconds)
+        return refusal(
+            self.model_id,
+            state=self.state,
+            is_open=self.is_open,
+            has_workers=self.has_workers,
+            of_workers=self._replicas.refusal if self.has_workers else None,
+        )
 
     def retry_after_stop(self, ends_at: float) -> float:
         """Seconds until a server that is gone at `ends_at` and starts again could answer."""

@@ -19,7 +19,7 @@ from headrace.errors import (
     ModelFileError,
     ModelNotFoundError,
 )
-from headrace.registry.admission import require_allowed
+from headrace.registry.changes.admission import require_allowed
 from headrace.registry.spec import ModelSpec
 from headrace.settings import MODEL_NAME, EngineSection, Settings, is_loopback, requested_spec
 

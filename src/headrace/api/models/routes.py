@@ -43,8 +43,8 @@ from headrace.api.models.schema import (
 from headrace.api.openapi import describe
 from headrace.api.serving import Serving
 from headrace.errors import ConflictError
+from headrace.registry.changes.safety import UnsafeSwapError
 from headrace.registry.registry import Registry, Swap
-from headrace.registry.safety import UnsafeSwapError
 from headrace.registry.status import ModelStatus
 from headrace.settings import Settings
 

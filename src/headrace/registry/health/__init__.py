@@ -1,0 +1,1 @@
+"""Whether a version answers, answers right, and how well."""

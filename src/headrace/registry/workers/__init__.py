@@ -1,0 +1,1 @@
+"""The worker processes of a version, each kept running."""
