@@ -14,13 +14,16 @@ import sys
 import time
 from contextlib import suppress
 
-from headrace.engine.delivery import Delivery
-from headrace.errors import InvalidRequestError, ModelFileError
-from headrace.executors.executor import Progress
-from headrace.generation import Chunk, EngineStats, GenerationRequest, ModelInfo, Prompt, Usage
-from headrace.worker.main import main
-from headrace.worker.serving import Deliver, ServingEngine
-from headrace.worker.spec import WorkerSpec
+from headrace.imports import fast_imports
+
+with fast_imports(hidden=["rich"]):  # as a real worker
+    from headrace.engine.delivery import Delivery
+    from headrace.errors import InvalidRequestError, ModelFileError
+    from headrace.executors.executor import Progress
+    from headrace.generation import Chunk, EngineStats, GenerationRequest, ModelInfo, Prompt, Usage
+    from headrace.worker.main import main
+    from headrace.worker.serving import Deliver, ServingEngine
+    from headrace.worker.spec import WorkerSpec
 
 MARKER = "crash-now"
 SLOW_MARKER = "slow-now"

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from headrace.api.errors import ForeignOriginError
 from headrace.api.generate import GenerateRequest
 from headrace.api.models.schema import LoadRequest, Model, ModelChange, SwapRequest
 from headrace.api.openai.schema import ChatCompletionRequest, CompletionRequest
@@ -50,4 +51,5 @@ def test_every_documented_code_of_our_own_exists() -> None:
     )
     unknown = {code for code in codes if type(from_code(code, "")) is HeadraceError}
     of_http = {"not_found", "method_not_allowed", "malformed_http", "head_too_large"}
-    assert unknown == {"internal_error", UnsafeSwapError.code, *of_http}
+    of_changes = {UnsafeSwapError.code, ForeignOriginError.code}
+    assert unknown == {"internal_error", *of_changes, *of_http}

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from executors.conftest import require_native_kernels
+from gguf_in_transformers import quick_gguf_reader
 from headrace import LLM, SamplingParams
 from headrace.engine.tokenizer import Tokenizer
 from real_models import GEMMA3, SMOLLM2, real_model
@@ -73,9 +74,10 @@ def _judge(path: Path) -> Callable[[list[int], list[int]], list[float]]:
     """By how much each token of an answer has a lower logit than transformers' likeliest."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        path.parent, gguf_file=path.name, dtype=torch.float32
-    )
+    with quick_gguf_reader():
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            path.parent, gguf_file=path.name, dtype=torch.float32
+        )
 
     def shortfalls(prompt: list[int], answer: list[int]) -> list[float]:
         with torch.inference_mode():
