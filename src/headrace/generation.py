@@ -58,10 +58,23 @@ class Chat(msgspec.Struct, frozen=True):
 Prompt = str | list[int] | Chat
 
 
+class Answered(msgspec.Struct, frozen=True, array_like=True):
+    """What the client has of one sequence's answer already: tokens, and characters of their text.
+
+    The text may end within the token that comes next. `is_finished` when nothing is missing.
+    """
+
+    token_ids: list[int]
+    num_characters: int
+    is_finished: bool = False
+
+
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request. `deadline` is on the machine's monotonic clock, in seconds.
 
     `cache_salt` keeps tenants apart: equal prompts share cached blocks only under equal salt.
+    `answered` is for a request that another worker began to answer: one entry a sequence, None
+    where nothing was sent. Only what comes after it is sent.
     """
 
     request_id: str
@@ -69,6 +82,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     sampling: SamplingParams = SamplingParams()
     deadline: float | None = None
     cache_salt: str = ""
+    answered: tuple[Answered | None, ...] = ()
 
 
 class TopLogprob(msgspec.Struct, frozen=True, array_like=True):

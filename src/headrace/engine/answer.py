@@ -79,6 +79,14 @@ class Answer:
         self._hold(token_id, logprob, text)
         return self._release() if text and self.finish_reason is None else None
 
+    def resume(self, token_ids: Collection[int], num_characters: int) -> None:
+        """Go on after tokens, and so many characters, that have been sent before."""
+        for token_id in token_ids:
+            self.num_tokens += 1
+            self._receive(self._text_stream.push(token_id))
+        self._text, self._ends = "", []
+        self._num_sent = num_characters
+
     def finish(self, reason: FinishReason) -> None:
         """End here: nothing more comes, so an incomplete character is sent as it is."""
         self.finish_reason = reason
@@ -118,7 +126,8 @@ class Answer:
     def _receive(self, text: str) -> None:
         if not text:
             return
-        self._text += text
+        # After a resumption the first characters may have been sent.
+        self._text += text[max(0, self._num_sent - self._num_received) :]
         self._num_received += len(text)
         self._ends += [self._num_received] * (len(self._token_ids) - len(self._ends))
         if self._stops is None:
@@ -132,7 +141,7 @@ class Answer:
     def _release(self) -> Chunk | None:
         """What can no longer become part of a stop string."""
         limit = self._num_received if self._stops is None else self._stops.num_safe
-        if limit == self._num_sent:
+        if limit <= self._num_sent:
             return None
         text, self._text = _split(self._text, limit - self._num_sent)
         self._num_sent = limit

@@ -92,7 +92,7 @@ class Engine:
             random.getrandbits(64) if seed is None else seed,
             now,
         )
-        self._add_sequence(active, 0)
+        self._add_sequence(active, active.indices[0])
         self._requests[request.request_id] = active
         if request.deadline is not None:
             self._watch_deadline(request.deadline, request.request_id)
@@ -156,9 +156,11 @@ class Engine:
                 stop_ids={*self._tokenizer.eos_token_ids, *params.stop_token_ids},
             ),
             root_digest(request.cache_salt),
-            scores_prompt=index == 0 and params.echo and params.logprobs is not None,
+            scores_prompt=not active.tracks and active.owes_scores,
         )
         track = Track(active, seq, answer)
+        if (answered := active.answered(index)) is not None:
+            track.resume(answered)
         first = active.tracks[0].seq if active.tracks else None
         active.tracks.append(track)
         self._tracks[seq] = track
@@ -247,12 +249,12 @@ class Engine:
         track.first_token_at = now
         track.seq.scores_prompt = False
         active = track.owner
-        if active.request.sampling.echo:
+        if active.owes_echo(track.seq.index):
             self._deliveries.append(Delivery(track.seq.request_id, self._echo(track)))
         if active.max_tokens == 0:
             track.answer.finish("length")
-        if track.seq.index == 0:
-            for index in range(1, active.request.sampling.n):
+        if track is active.tracks[0]:
+            for index in active.indices[1:]:
                 self._add_sequence(active, index)
 
     def _echo(self, track: Track) -> Chunk:

@@ -92,7 +92,7 @@ class AutoregressiveDecoder:
                 targets += following
                 targets += [-1] * (count - len(following))
                 states += [seq.sampling] * count
-                positions += [0] * count
+                positions += [seq.num_output_tokens] * count
             elif end == len(seq.token_ids):
                 targets.append(-1)
                 states.append(seq.sampling)
