@@ -3,8 +3,8 @@
 Sources: `good`, `slow`, `missing`, `broken`, `broken-start`, `crash`, `crash-later`, `slow-later`
 (both once a marker file exists in the state folder), `slow-load N` (N seconds), `hang` (loads, and
 never takes a step), `wrong` (counts from 1). Prompts: `count N`, `forever`, `hang` (work without a
-step), `bug`, `crash`, `hang after N`, `crash after N`, `flood N` (N chunks in one step, for 100
-steps).
+step), `bug`, `crash`, `hang after N` (once), `crash after N` (each time), `flood N` (N chunks in
+one step, for 100 steps).
 """
 
 import asyncio
@@ -84,7 +84,16 @@ class ScriptedEngine:
         if request.prompt == "hang":
             self._hangs = True
         limit = request.sampling.max_tokens or sys.maxsize
-        self._running[request.request_id] = (request.prompt, 0, limit)
+        done, prompt = 0, request.prompt
+        if request.answered:
+            assert request.answered[0] is not None
+            done = len(request.answered[0].token_ids)
+            match prompt.split():
+                case ["flood", size]:
+                    done //= int(size)
+                case ["hang", "after", _]:
+                    prompt = "forever"
+        self._running[request.request_id] = (prompt, done, limit)
 
     def abort(self, request_id: str) -> None:
         self._num_aborted += self._running.pop(request_id, None) is not None

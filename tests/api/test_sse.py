@@ -1,6 +1,6 @@
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import httpx
 import openai
@@ -102,32 +102,13 @@ async def test_a_failure_in_a_stream_is_an_error_event_without_a_false_end(
     assert all(json.loads(chunk)["choices"][0]["finish_reason"] is None for chunk in chunks)
 
 
-async def test_a_full_answer_whose_worker_dies_is_tried_three_times(
-    http: httpx.AsyncClient, model: ScriptedModel
+@pytest.mark.parametrize("words", [one_word_then_fail, fail_at_once])
+async def test_a_full_answer_that_ends_with_its_workers_is_an_error(
+    http: httpx.AsyncClient,
+    model: ScriptedModel,
+    words: Callable[[ScriptedModel, GenerationRequest], AsyncIterator[Chunk]],
 ) -> None:
-    model.script = one_word_then_fail
-    answer = await http.post("/v1/chat/completions", json=CHAT)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "worker_died")
-    assert len(model.requests) == 3
-
-
-async def test_a_full_answer_survives_the_death_of_its_worker(
-    client: openai.AsyncOpenAI, model: ScriptedModel
-) -> None:
-    async def die_once(model: ScriptedModel, request: GenerationRequest) -> AsyncIterator[Chunk]:
-        script = one_word_then_fail if len(model.requests) == 1 else say_words
-        async for chunk in script(model, request):
-            yield chunk
-
-    model.script = die_once
-    full = await client.chat.completions.create(**CHAT)
-    assert full.choices[0].message.content == "Water turns the wheel é!"
-
-
-async def test_a_request_suspected_of_killing_its_worker_is_not_tried_again(
-    http: httpx.AsyncClient, model: ScriptedModel
-) -> None:
-    model.script = fail_at_once
+    model.script = words
     answer = await http.post("/v1/chat/completions", json=CHAT)
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "worker_died")
     assert len(model.requests) == 1

@@ -21,7 +21,7 @@ from headrace.api.merge import chunks_of
 from headrace.api.meter import Meter
 from headrace.api.serving import VERSION_HEADER, Serving
 from headrace.engine.stream import Forwarding
-from headrace.errors import HeadraceError, WorkerDiedError
+from headrace.errors import HeadraceError
 from headrace.generation import Chunk, GenerationRequest, LanguageModel, ModelInfo, Usage
 
 log = structlog.get_logger("headrace.api")
@@ -33,7 +33,6 @@ EVENT_STREAM_HEADERS: Headers = (
     (b"x-accel-buffering", b"no"),
 )
 _VERSION_NAME = VERSION_HEADER.lower().encode()
-MAX_TRIES = 3  # of an answer that is sent whole
 LAST_WORDS_TIMEOUT = 5.0  # seconds for an error event to a client that may not read
 
 
@@ -86,47 +85,23 @@ class GenerationResponse:
 
     async def _generate(self, exchange: Exchange, sender: "_Sender") -> None:
         """Hold the model until its last chunk, then send what does not need it any more."""
-        work = self.generation
+        work, collected = self.generation, list[Chunk]()
         with within(work.deadline):
             async with self.serving.registry.acquire(work.model, work.deadline) as model:
                 exchange.model_id = model.info.model_id
-                if work.stream:
-                    async with self._attempt(model, exchange) as attempt:
-                        await sender.stream(attempt)
-                else:
-                    attempt, collected = await self._collect(model, exchange)
-        attempt.meter.completed()
-        usage = attempt.meter.usage
+                async with _Answer(self.serving, work, model, exchange) as answer:
+                    await (sender.stream(answer) if work.stream else answer.collect(collected))
+        answer.meter.completed()
+        usage = answer.meter.usage
         exchange.prompt_tokens = usage.prompt_tokens
         if work.stream:
-            await sender.end(attempt.wire.ending(usage))
+            await sender.end(answer.wire.ending(usage))
         else:
-            await sender.answer(attempt.wire.answer(collected, usage))
-
-    async def _collect(
-        self, model: LanguageModel, exchange: Exchange
-    ) -> tuple["_Attempt", list[Chunk]]:
-        """Every chunk. The client has seen none, so a worker that dies may be tried again."""
-        for retries_left in reversed(range(MAX_TRIES)):
-            collected: list[Chunk] = []
-            async with self._attempt(model, exchange) as attempt:
-                try:
-                    await attempt.collect(collected)
-                except WorkerDiedError:
-                    # Without a chunk, the request itself is suspected of what happened.
-                    if not (retries_left and collected):
-                        raise
-                    log.warning("request.retried", request_id=exchange.request_id)
-                    continue
-            break
-        return attempt, collected
-
-    def _attempt(self, model: LanguageModel, exchange: Exchange) -> "_Attempt":
-        return _Attempt(self.serving, self.generation, model, exchange)
+            await sender.answer(answer.wire.answer(collected, usage))
 
 
-class _Attempt:
-    """One try: its chunks, closed at its end, and what measures and writes them.
+class _Answer:
+    """The chunks of one generation, closed at its end, and what measures and writes them.
 
     The model is asked when the first chunk is; all that is not needed to ask comes after that.
     """
@@ -193,27 +168,27 @@ class _Sender:
         self._exchange = exchange
         self._connection = connection
 
-    async def stream(self, attempt: _Attempt) -> None:
+    async def stream(self, answer: _Answer) -> None:
         """Send each chunk's events as it comes; a slow reader holds this stream up, nothing else.
 
         Where chunks can be forwarded, the call that brings one writes it.
         """
-        if self._connection is not None and (chunks := attempt.forwarding) is not None:
-            await self._forward(chunks, self._connection, attempt)
+        if self._connection is not None and (chunks := answer.forwarding) is not None:
+            await self._forward(chunks, self._connection, answer)
             return
-        async for chunk in attempt.chunks:
-            attempt.meter.observe(chunk)
-            event = attempt.wire.event(chunk)
+        async for chunk in answer.chunks:
+            answer.meter.observe(chunk)
+            event = answer.wire.event(chunk)
             if event:
                 await self._start(EVENT_STREAM_HEADERS)
                 await self._send({"type": "http.response.body", "body": event, "more_body": True})
 
-    async def _forward(self, chunks: Forwarding, connection: Connection, attempt: _Attempt) -> None:
+    async def _forward(self, chunks: Forwarding, connection: Connection, answer: _Answer) -> None:
         exchange, write = self._exchange, connection.write
 
         def take(chunk: Chunk) -> bool:
-            attempt.meter.observe(chunk)
-            event = attempt.wire.event(chunk)
+            answer.meter.observe(chunk)
+            event = answer.wire.event(chunk)
             if not event:
                 return True
             if exchange.status is None:
@@ -225,7 +200,7 @@ class _Sender:
             exchange.num_bytes += len(event)
             return has_room
 
-        asyncio.get_running_loop().call_soon(attempt.prepare)
+        asyncio.get_running_loop().call_soon(answer.prepare)
         while not await chunks.forward(take):
             await connection.drain()
 

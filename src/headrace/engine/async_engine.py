@@ -106,7 +106,8 @@ class AsyncEngine:
         if request_id in self._accepted:
             raise InvalidRequestError(f"request {request_id} is already in progress")
         self._engine.limits.check_sampling(request.sampling)
-        self._queue.enter(request_id, _estimated_tokens(request), accepted_at)
+        if not request.answered:  # else another worker's queue had taken it
+            self._queue.enter(request_id, _estimated_tokens(request), accepted_at)
         self._accepted.add(request_id)
         self._tokenizing.add(request_id)
         self._idle.clear()
@@ -160,7 +161,8 @@ class AsyncEngine:
         self._engine.limits.check(request, prompt_ids)
         num_tokens = request.sampling.n * len(prompt_ids)
         self._settle()
-        self._queue.resize(request.request_id, num_tokens, time.monotonic())
+        if not request.answered:
+            self._queue.resize(request.request_id, num_tokens, time.monotonic())
         return prompt_ids
 
     def _encode(self, prompt: Prompt, *, add_special_tokens: bool = True) -> list[int]:

@@ -1,6 +1,7 @@
 """What a worker owes an answer to, encoded as it was sent, so that the next worker can have it.
 
-Knows nothing of channels: it says what is to be sent and what has to fail. A request that may be
+Knows nothing of channels: it says what is to be sent and what has to fail. An answer that has begun
+goes on where it was. A request that may be
 what kills the workers gets its last try when no other such request is being tried, so that it
 takes no innocent one along.
 """
@@ -10,6 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from headrace.errors import HeadraceError, QueueFullError, WorkerDiedError
+from headrace.worker import frames
+from headrace.worker.resumable import Resumable
 
 MAX_SENDS = 3  # then it is taken for what killed the workers
 MAX_BYTES = 256 << 20
@@ -19,12 +22,27 @@ MIN_RETRY_AFTER, MAX_RETRY_AFTER = 1.0, 60.0  # seconds
 
 @dataclass(slots=True)
 class Owed:
-    """One request or call: its frame, and how to tell its caller that there is no answer."""
+    """One request or call: its frame, and how to tell its caller that there is no answer.
+
+    A call, which is answered at once or not at all, has no `answer`.
+    """
 
     data: bytes
     fail: Callable[[HeadraceError], None]
+    answer: Resumable | None = None
     num_sends: int = 0
-    has_begun: bool = False
+    has_moved: bool = False
+    """Whether something has come of it since it was sent last."""
+
+    def send(self) -> bytes:
+        """Its frame for one more worker."""
+        self.num_sends += 1
+        self.has_moved = False
+        if self.answer is None or not self.answer.has_begun:
+            return self.data
+        frame = frames.TO_WORKER.decode(self.data)
+        assert isinstance(frame, frames.Generate), "calls have no answer that grows"
+        return frames.encode(frames.Generate(self.answer.resume(frame.request)))
 
 
 class OwedAnswers:
@@ -81,40 +99,32 @@ class OwedAnswers:
             if owed.num_sends == MAX_SENDS - 1:
                 self._suspects.append(answer_id)
             else:
-                owed.num_sends += 1
-                yield owed.data
+                yield owed.send()
 
     def next_suspect(self) -> bytes | None:
         """The next last try, once the one before has begun to be answered or is settled."""
         if not self._suspects:
             return None
         on_trial = self._entries.get(self._on_trial)
-        if on_trial is not None and not on_trial.has_begun:
+        if on_trial is not None and not on_trial.has_moved:
             return None
         while self._suspects:
             self._on_trial = self._suspects.popleft()
             if (owed := self._entries.get(self._on_trial)) is not None:
-                owed.num_sends += 1
-                return owed.data
+                return owed.send()
         return None
 
     def lost(self, reason: str) -> list[tuple[str, WorkerDiedError]]:
         """What cannot be sent again after the worker that had it ended for this reason."""
         return [
-            (answer_id, error)
+            (answer_id, _verdict(owed, reason))
             for answer_id, owed in self._entries.items()
-            if (error := _verdict(owed, reason)) is not None
+            if owed.num_sends >= MAX_SENDS
         ]
 
     def ids(self) -> list[str]:
         return list(self._entries)
 
 
-def _verdict(owed: Owed, reason: str) -> WorkerDiedError | None:
-    if owed.has_begun:
-        return WorkerDiedError(f"{reason}, in the middle of this answer")
-    if owed.num_sends >= MAX_SENDS:
-        return WorkerDiedError(
-            f"{reason}; {owed.num_sends} workers in a row ended with this request"
-        )
-    return None
+def _verdict(owed: Owed, reason: str) -> WorkerDiedError:
+    return WorkerDiedError(f"{reason}; {owed.num_sends} workers in a row ended with this request")

@@ -1,17 +1,19 @@
 """A model in another process, as the api process sees it: a LanguageModel over a channel.
 
-Outlives the worker: what has had no answer yet goes to the next one. Deadlines fire on this side
-too, so that they fire on time while the worker is in a long step, or gone.
+Outlives the worker: what has no whole answer yet goes on with the next one, where it was. Deadlines
+fire on this side too, so that they fire on time while the worker is in a long step, or gone.
 """
 
 import asyncio
 import itertools
+import random
 import time
 from collections.abc import Callable
 from typing import Self
 
 import msgspec
 
+from headrace.engine.delivery import Delivery
 from headrace.engine.stream import ChunkStream, ChunkStreams, Take
 from headrace.errors import (
     DeadlineError,
@@ -24,6 +26,7 @@ from headrace.generation import Chunk, GenerationRequest, ModelInfo, Prompt
 from headrace.worker import frames
 from headrace.worker.channel import Channel
 from headrace.worker.owed import Owed, OwedAnswers
+from headrace.worker.resumable import Resumable
 
 
 class RemoteModel:
@@ -78,7 +81,7 @@ class RemoteModel:
         self._send_next_suspect()
 
     def lose_worker(self, reason: str) -> None:
-        """The worker is gone: fail what cannot be repeated and keep the rest for the next."""
+        """The worker is gone: fail what may be to blame and keep the rest for the next."""
         self._channel = None
         for wire_id, error in self._owed.lost(reason):
             self._fail(wire_id, error)
@@ -95,11 +98,17 @@ class RemoteModel:
         self.fail_waiting(error)
 
     def receive_step(self, step: frames.Step) -> None:
-        for delivery in step.deliveries:
-            if (owed := self._owed.get(delivery.request_id)) is not None:
-                owed.has_begun = True
-        self._streams.dispatch(step.deliveries)
+        self._streams.dispatch([self._noted(delivery) for delivery in step.deliveries])
         self._send_next_suspect()
+
+    def _noted(self, delivery: Delivery) -> Delivery:
+        owed, chunk = self._owed.get(delivery.request_id), delivery.chunk
+        if owed is None:
+            return delivery
+        owed.has_moved = True
+        if chunk is None or owed.answer is None or (known := owed.answer.note(chunk)) is chunk:
+            return delivery
+        return Delivery(delivery.request_id, known)
 
     def receive_reply(self, reply: frames.Reply) -> None:
         call = self._calls.get(reply.call_id)
@@ -118,14 +127,14 @@ class RemoteModel:
         wire_id: str,
         frame: frames.Generate | frames.Tokenize | frames.Detokenize,
         fail: Callable[[HeadraceError], None],
+        answer: Resumable | None = None,
     ) -> None:
         if self._refusal is not None:
             raise _again(self._refusal)
-        owed = Owed(_encode(frame), fail)
+        owed = Owed(_encode(frame), fail, answer)
         self._owed.add(wire_id, owed, time.monotonic())
         if self._channel is not None:
-            owed.num_sends = 1
-            self._channel.send(owed.data)
+            self._channel.send(owed.send())
 
     def _send_next_suspect(self) -> None:
         if self._channel is not None and (data := self._owed.next_suspect()) is not None:
@@ -149,8 +158,8 @@ class RemoteModel:
         stream = self._streams.open(wire_id, request.sampling.n)
         try:
             _refuse_if_late(request.deadline)
-            frame = frames.Generate(msgspec.structs.replace(request, request_id=wire_id))
-            self._send_owed(wire_id, frame, stream.fail)
+            frame = frames.Generate(_seeded(request, wire_id))
+            self._send_owed(wire_id, frame, stream.fail, Resumable(request))
         except BaseException:
             stream.close()
             raise
@@ -260,6 +269,14 @@ class RemoteGeneration:
 def _refuse_if_late(deadline: float | None) -> None:
     if deadline is not None and deadline <= time.monotonic():
         raise DeadlineError("the request's deadline has passed")
+
+
+def _seeded(request: GenerationRequest, wire_id: str) -> GenerationRequest:
+    """With a seed of its own where it has none: another worker must draw the same tokens."""
+    sampling = request.sampling
+    if sampling.seed is None and sampling.temperature > 0:
+        sampling = msgspec.structs.replace(sampling, seed=random.getrandbits(63))
+    return msgspec.structs.replace(request, request_id=wire_id, sampling=sampling)
 
 
 def _encode(frame: frames.ToWorker) -> bytes:
