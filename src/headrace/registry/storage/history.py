@@ -2,12 +2,26 @@
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, case, delete, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Delete,
+    Row,
+    bindparam,
+    case,
+    delete,
+    insert,
+    select,
+    update,
+)
 
 from headrace.registry.storage.stored import Change
 from headrace.registry.storage.tables import changes
 
 MAX_CHANGES = 1000  # of one server; those that still run are kept beyond it
+
+# Built once, as the others that a swap executes: that takes longer than to execute them.
+_INSERT = insert(changes)
 
 
 class History:
@@ -17,12 +31,17 @@ class History:
         self._server = server
         self._is_ours: ColumnElement[bool] = changes.c.server == server
         self._is_running: ColumnElement[bool] = changes.c.outcome == "running"
+        self._forget_old = self._delete_old()
 
     def begin(self, connection: Connection, **values: object) -> int:
-        row = insert(changes).values(server=self._server, outcome="running", **values)
-        key = connection.execute(row).inserted_primary_key
+        return self.add(connection, outcome="running", **values)
+
+    def add(self, connection: Connection, **values: object) -> int:
+        """A change with all that is known of it; the answer is its id."""
+        row = {"server": self._server, **values}
+        key = connection.execute(_INSERT, row).inserted_primary_key
         assert key is not None
-        self._forget_old(connection)
+        connection.execute(self._forget_old, {"max_changes": MAX_CHANGES})
         return int(key[0])
 
     def end(self, connection: Connection, change_id: int, **values: object) -> None:
@@ -47,11 +66,11 @@ class History:
         wanted = select(changes).where(is_wanted).order_by(changes.c.id.desc()).limit(limit)
         return [_change(row) for row in connection.execute(wanted)]
 
-    def _forget_old(self, connection: Connection) -> None:
+    def _delete_old(self) -> Delete:
         newest_first = select(changes.c.id).where(self._is_ours).order_by(changes.c.id.desc())
-        too_old = newest_first.offset(MAX_CHANGES).limit(1).scalar_subquery()
+        too_old = newest_first.offset(bindparam("max_changes")).limit(1).scalar_subquery()
         is_over = changes.c.outcome != "running"
-        connection.execute(delete(changes).where(self._is_ours, is_over, changes.c.id <= too_old))
+        return delete(changes).where(self._is_ours, is_over, changes.c.id <= too_old)
 
 
 def _change(row: Row[Any]) -> Change:

@@ -8,7 +8,18 @@ from typing import Any
 
 import msgspec
 import structlog
-from sqlalchemy import ColumnElement, Connection, Row, Table, delete, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Table,
+    bindparam,
+    case,
+    delete,
+    insert,
+    select,
+    update,
+)
 
 from headrace.registry.storage.database import open_database, transaction
 from headrace.registry.storage.history import History
@@ -37,6 +48,20 @@ __all__ = [
 ]
 
 log = structlog.get_logger("headrace.registry")
+
+# What moves a pointer, built once: building these takes longer than executing them.
+_TO_ACTIVE = versions.c.version == bindparam("to_active")
+_POINT = (
+    update(models)
+    .where(models.c.server == bindparam("of_server"), models.c.name == bindparam("of_name"))
+    .values(active=bindparam("to_active"), previous=bindparam("to_previous"))
+)
+_SET_STATES = (
+    update(versions)
+    .where(versions.c.server == bindparam("of_server"), versions.c.name == bindparam("of_name"))
+    .where(_TO_ACTIVE | (versions.c.version == bindparam("to_previous")))
+    .values(state=case((_TO_ACTIVE, "ready"), else_="deprecated"))
+)
 
 
 class Store:
@@ -152,9 +177,8 @@ class Store:
             "who": _storable(who),
         }
         with transaction(self._engine) as connection:
-            change_id = self._history.begin(connection, **words, started_at=now)
+            self._history.add(connection, **words, outcome="done", started_at=now, ended_at=now)
             self._point(connection, name, active, previous)
-            self._history.end(connection, change_id, outcome="done", ended_at=now)
 
     def end(self, change_id: int, outcome: Outcome, *, detail: str | None, now: float) -> None:
         words = _storable(detail)
@@ -222,17 +246,14 @@ class Store:
         )
 
     def _point(self, connection: Connection, name: str, active: int, previous: int | None) -> None:
-        pointers = {"active": active, "previous": previous}
-        moved = update(models).where(self._named(models, name)).values(pointers)
-        assert connection.execute(moved).rowcount == 1, f"{name} was never saved"
-        self._set_state(connection, name, active, "ready")
-        if previous is not None:
-            self._set_state(connection, name, previous, "deprecated")
-
-    def _set_state(
-        self, connection: Connection, name: str, version: int, state: StoredState
-    ) -> None:
-        connection.execute(update(versions).where(self._is(name, version)).values(state=state))
+        words = {
+            "of_server": self._server,
+            "of_name": name,
+            "to_active": active,
+            "to_previous": previous,
+        }
+        assert connection.execute(_POINT, words).rowcount == 1, f"{name} was never saved"
+        connection.execute(_SET_STATES, words)
 
 
 def _model(row: Row[Any], read: list[StoredVersion]) -> StoredModel:
