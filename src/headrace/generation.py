@@ -61,7 +61,8 @@ Prompt = str | list[int] | Chat
 class Answered(msgspec.Struct, frozen=True, array_like=True):
     """What the client has of one sequence's answer already: tokens, and characters of their text.
 
-    The text may end within the token that comes next. `is_finished` when nothing is missing.
+    The text may end within the token that comes next. `is_finished` when nothing is missing; the
+    tokens are not told then.
     """
 
     token_ids: list[int]
@@ -73,8 +74,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request. `deadline` is on the machine's monotonic clock, in seconds.
 
     `cache_salt` keeps tenants apart: equal prompts share cached blocks only under equal salt.
-    `answered` is for a request that another worker began to answer: one entry a sequence, None
-    where nothing was sent. Only what comes after it is sent.
+    `was_accepted` says that another worker had taken the request, and `answered` what it sent: one
+    entry a sequence, None where nothing was. Only what comes after that is sent.
     """
 
     request_id: str
@@ -82,6 +83,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     sampling: SamplingParams = SamplingParams()
     deadline: float | None = None
     cache_salt: str = ""
+    was_accepted: bool = False
     answered: tuple[Answered | None, ...] = ()
 
 

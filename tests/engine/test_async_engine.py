@@ -225,6 +225,21 @@ async def test_a_full_queue_refuses_at_once_and_says_when_to_come_back() -> None
         assert await rig.generate("more", "x")
 
 
+async def test_a_full_queue_takes_what_another_worker_s_queue_had_taken() -> None:
+    async with running(EngineConfig(max_queued_requests=1, max_num_seqs=1)) as rig:
+        rig.executor.gate.clear()
+        await rig.add("first", "x")
+        known = GenerationRequest(
+            request_id="known", prompt="hi", sampling=GREEDY, was_accepted=True
+        )
+        await rig.engine.add(known)
+        with pytest.raises(QueueFullError):
+            await rig.add("more", "x")
+        stream = rig.streams.open("known")
+        rig.executor.gate.set()
+        assert token_ids([chunk async for chunk in stream]) == greedy_answer(list(b"hi"), 12)
+
+
 async def test_requests_that_cannot_be_served_are_refused_before_they_wait() -> None:
     async with running() as rig:
         with pytest.raises(ContextLengthError) as caught:

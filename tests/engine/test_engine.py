@@ -16,7 +16,7 @@ from headrace.engine.engine import Engine
 from headrace.engine.stream import fold_chunks
 from headrace.engine.vocabulary import TextStream
 from headrace.errors import ContextLengthError, DeadlineError, HeadraceError, InvalidRequestError
-from headrace.generation import Answered, Chunk, GenerationRequest, SamplingParams
+from headrace.generation import Chunk, GenerationRequest, SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 
@@ -41,7 +41,6 @@ class Harness:
         *,
         deadline: float | None = None,
         cache_salt: str = "",
-        answered: tuple[Answered | None, ...] = (),
     ) -> None:
         request = GenerationRequest(
             request_id=request_id,
@@ -49,7 +48,6 @@ class Harness:
             sampling=sampling,
             deadline=deadline,
             cache_salt=cache_salt,
-            answered=answered,
         )
         self.engine.add(request, prompt, self.now)
 
@@ -468,46 +466,3 @@ def test_siblings_waited_as_long_as_their_request() -> None:
     for _ in range(6):
         harness.step()
     assert [answer.timing.queue_time for answer in harness.answers("a") if answer.timing] == [1, 1]
-
-
-# Requests that another worker began to answer
-
-
-def sent(chunks: list[Chunk], sampling: SamplingParams) -> tuple[Answered | None, ...]:
-    """What a client has after these chunks."""
-    found: list[Answered | None] = []
-    for index in range(sampling.n):
-        run = [chunk for chunk in chunks if chunk.index == index]
-        if sampling.echo and run:
-            run[0] = Chunk(index, "", [])
-        text, token_ids = "".join(c.text for c in run), [t for c in run for t in c.token_ids]
-        is_finished = bool(run) and run[-1].finish_reason is not None
-        found.append(Answered(token_ids, len(text), is_finished) if run else None)
-    return tuple(found)
-
-
-@settings(max_examples=150)
-@given(
-    prompt=st.lists(st.integers(0, 255), min_size=1, max_size=16),
-    sampling=_SAMPLINGS,
-    share=st.floats(0, 1),
-    config=_CONFIGS,
-)
-def test_an_answer_goes_on_elsewhere_as_if_nothing_had_happened(
-    prompt: list[int], sampling: SamplingParams, share: float, config: EngineConfig
-) -> None:
-    first = Harness(PagedExecutor(512, 16))
-    first.add("r", prompt, sampling)
-    first.run()
-    whole = first.chunks["r"]
-    begun = whole[: int(share * (len(whole) - 1))]
-    second = Harness(PagedExecutor(128, 4), config)
-    second.add("r", prompt, sampling, answered=sent(begun, sampling) if begun else ())
-    second.run()
-    second.chunks["r"] = begun + second.chunks["r"]
-    same_answers(second.answers("r"), first.answers("r"))
-    for one, other in zip(second.answers("r"), first.answers("r"), strict=True):
-        assert one.usage is not None
-        assert other.usage is not None
-        assert one.usage.completion_tokens == other.usage.completion_tokens
-        assert one.usage.cached_tokens <= one.usage.prompt_tokens

@@ -193,7 +193,7 @@ async def test_an_answer_that_kills_every_worker_ends_with_an_honest_error(serve
     async with served.registry.acquire("m0") as model:
         chunks = generate(model, "crash after 3")
         assert [(await anext(chunks)).text for _ in range(3)] == ["0 ", "1 ", "2 "]
-        with pytest.raises(WorkerDiedError, match=r"SIGKILL.*3 workers in a row"):
+        with pytest.raises(WorkerDiedError, match=r"SIGKILL.*4 workers in a row"):
             await anext(chunks)
     assert await served.answer("count 3") == COUNT_3
 
@@ -225,6 +225,16 @@ async def test_a_request_that_kills_workers_takes_no_waiting_one_along(served: S
     )
     assert isinstance(answers.pop(5), WorkerDiedError)
     assert answers == [expected(1)] * 9
+
+
+async def test_a_request_that_kills_workers_takes_no_answer_along_that_has_begun(
+    served: Served,
+) -> None:
+    answers = [asyncio.create_task(served.answer("count 600")) for _ in range(6)]
+    await served.until_stats(lambda stats: stats.num_steps > 20)
+    with pytest.raises(WorkerDiedError, match="3 workers in a row"):
+        await served.answer("crash")
+    assert await asyncio.gather(*answers) == [expected(600)] * 6
 
 
 async def test_a_stopped_process_is_noticed_and_replaced(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
+from collections import Counter
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headrace.errors import HeadraceError, QueueFullError
-from headrace.worker.owed import MAX_SENDS, Owed, OwedAnswers
+from headrace.worker.owed import MAX_DEATHS, MAX_SENDS, Owed, OwedAnswers
 
 
 def owed(data: bytes = b"frame") -> Owed:
@@ -54,17 +56,35 @@ def test_last_tries_are_made_one_at_a_time() -> None:
     entries["a"].has_moved = True
     table.settle("b", 0.0)
     assert table.next_suspect() == b"c"
-    assert [name for name, _ in table.lost("fell over")] == ["a", "c"]
-    assert table.get("d") is entries["d"]
+    assert [name for name, _ in table.lost("fell over")] == ["c"]
+    table.settle("c", 0.0)
+    assert table.ids() == ["a", "d"]
+    assert list(table.to_send()) == [b"a"]  # of which something came: it is no suspect any more
+    assert table.next_suspect() == b"d"
+
+
+def test_what_outlives_too_many_workers_is_given_up() -> None:
+    table = OwedAnswers(10)
+    entry = owed()
+    table.add("a", entry, 0.0)
+    for _ in range(MAX_DEATHS - 1):
+        assert list(table.to_send()) == [b"frame"]
+        entry.has_moved = True
+        assert table.lost("fell over") == []
+    assert list(table.to_send()) == [b"frame"]
+    entry.has_moved = True
+    ((_, error),) = table.lost("fell over")
+    assert error.message == "fell over; 10 workers in a row ended with this request"
 
 
 class Deaths(RuleBasedStateMachine):
-    """Whatever dies, every entry is sent at most MAX_SENDS times and is either kept or failed."""
+    """Every entry is kept or failed, and sent at most MAX_SENDS times with nothing coming of it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.table = OwedAnswers(1000)
         self.sent: dict[str, int] = {}
+        self.deaths: Counter[str] = Counter()
         self.errors: dict[str, HeadraceError] = {}
         self.is_attached = False
         self.number = 0
@@ -93,7 +113,7 @@ class Deaths(RuleBasedStateMachine):
     def try_suspect(self) -> None:
         if (data := self.table.next_suspect()) is not None:
             self.sent[data.decode()] += 1
-            assert self.sent[data.decode()] == MAX_SENDS
+            assert self.sent[data.decode()] <= MAX_SENDS
 
     @precondition(lambda self: self.is_attached and len(self.table))
     @rule(data=st.data())
@@ -101,11 +121,17 @@ class Deaths(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(self.table.ids()))
         entry = self.table.get(name)
         assert entry is not None
-        entry.has_moved = True
+        if entry.is_out:
+            entry.has_moved = True
+            self.sent[name] = 0
 
     @precondition(lambda self: self.is_attached)
     @rule()
     def lose(self) -> None:
+        for name in self.table.ids():
+            entry = self.table.get(name)
+            assert entry is not None
+            self.deaths[name] += entry.is_out
         for name, error in self.table.lost("the worker fell over"):
             entry = self.table.settle(name, 0.0)
             assert entry is not None
@@ -118,7 +144,7 @@ class Deaths(RuleBasedStateMachine):
         assert set(self.table.ids()) | set(self.errors) == set(self.sent)
         assert not set(self.table.ids()) & set(self.errors)
         for name in self.errors:
-            assert self.sent[name] == MAX_SENDS
+            assert self.sent[name] == MAX_SENDS or self.deaths[name] == MAX_DEATHS
 
 
 TestDeaths = Deaths.TestCase

@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from headrace.generation import (
@@ -24,9 +25,10 @@ def last(index: int = 0, timing: Timing | None = None) -> Chunk:
     return Chunk(index, "!", [9], None, "stop", None, Usage(1, 3), timing)
 
 
-def test_what_nothing_has_come_of_is_asked_as_before() -> None:
+def test_what_nothing_has_come_of_is_only_known_to_have_been_accepted() -> None:
     request = asked(n=2)
-    assert Resumable(request).resume(request) is request
+    resumed = Resumable(request).resume(request)
+    assert resumed == msgspec.structs.replace(request, was_accepted=True)
 
 
 def test_of_each_sequence_tokens_and_characters_are_counted() -> None:
@@ -35,10 +37,11 @@ def test_of_each_sequence_tokens_and_characters_are_counted() -> None:
     for chunk in (Chunk(0, "upon", [4, 5]), Chunk(2, "", [6]), Chunk(0, " a", [7]), last(2)):
         assert answer.note(chunk) is chunk
     assert answer.has_begun
+    assert not answer.is_whole
     assert answer.resume(request).answered == (
         Answered([4, 5, 7], 6),
         None,
-        Answered([6, 9], 1, is_finished=True),
+        Answered([], 1, is_finished=True),
     )
 
 
@@ -51,7 +54,10 @@ def test_an_echoed_prompt_is_no_part_of_the_answer() -> None:
     assert answer.resume(request).answered == (Answered([4], 5), None)
 
 
-def test_times_are_those_of_the_whole_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("queued", [0.5, 5.0])
+def test_times_are_those_of_the_whole_answer(
+    monkeypatch: pytest.MonkeyPatch, queued: float
+) -> None:
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     request = asked()
@@ -60,9 +66,10 @@ def test_times_are_those_of_the_whole_answer(monkeypatch: pytest.MonkeyPatch) ->
     answer.note(Chunk(0, "upon", [4]))
     answer.resume(request)
     now = 110.0
-    ended = answer.note(last(timing=Timing(0.5, 0.75, 2.0, 3)))
-    assert ended.timing == Timing(0.5, 3.0, 9.5, 3)
+    ended = answer.note(last(timing=Timing(queued, 0.75, 2.0, 3)))
+    assert ended.timing == Timing(min(queued, 3.0), 3.0, 10.0 - min(queued, 3.0), 3)
     assert (ended.text, ended.usage) == ("!", Usage(1, 3))
+    assert answer.is_whole
 
 
 def test_the_next_worker_is_told_what_has_arrived() -> None:
@@ -71,7 +78,9 @@ def test_the_next_worker_is_told_what_has_arrived() -> None:
     assert frames.TO_WORKER.decode(entry.send()) == frames.Generate(request)
     assert entry.answer is not None
     entry.answer.note(Chunk(0, "upon", [4], [TokenLogprob(4, b"upon", -0.5, [])]))
+    entry.has_moved = True
+    entry.note_death()
     resumed = frames.TO_WORKER.decode(entry.send())
     assert isinstance(resumed, frames.Generate)
     assert resumed.request.answered == (Answered([4], 4),)
-    assert entry.num_sends == 2
+    assert resumed.request.was_accepted

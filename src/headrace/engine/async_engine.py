@@ -106,7 +106,7 @@ class AsyncEngine:
         if request_id in self._accepted:
             raise InvalidRequestError(f"request {request_id} is already in progress")
         self._engine.limits.check_sampling(request.sampling)
-        if not request.answered:  # else another worker's queue had taken it
+        if not request.was_accepted:
             self._queue.enter(request_id, _estimated_tokens(request), accepted_at)
         self._accepted.add(request_id)
         self._tokenizing.add(request_id)
@@ -161,7 +161,7 @@ class AsyncEngine:
         self._engine.limits.check(request, prompt_ids)
         num_tokens = request.sampling.n * len(prompt_ids)
         self._settle()
-        if not request.answered:
+        if not request.was_accepted:
             self._queue.resize(request.request_id, num_tokens, time.monotonic())
         return prompt_ids
 

@@ -14,7 +14,8 @@ from headrace.errors import HeadraceError, QueueFullError, WorkerDiedError
 from headrace.worker import frames
 from headrace.worker.resumable import Resumable
 
-MAX_SENDS = 3  # then it is taken for what killed the workers
+MAX_SENDS = 3  # without anything coming of them; it is taken for what killed the workers
+MAX_DEATHS = 10  # whatever came of it
 MAX_BYTES = 256 << 20
 RATE_WINDOW = 64  # answers
 MIN_RETRY_AFTER, MAX_RETRY_AFTER = 1.0, 60.0  # seconds
@@ -31,14 +32,29 @@ class Owed:
     fail: Callable[[HeadraceError], None]
     answer: Resumable | None = None
     num_sends: int = 0
+    num_deaths: int = 0
+    is_out: bool = False
+    """Whether the worker of now has it."""
     has_moved: bool = False
     """Whether something has come of it since it was sent last."""
+
+    @property
+    def is_condemned(self) -> bool:
+        return self.num_sends >= MAX_SENDS or self.num_deaths >= MAX_DEATHS
+
+    def note_death(self) -> None:
+        """The worker that had it is gone; a request of which something came was not why."""
+        if self.is_out:
+            self.is_out = False
+            self.num_deaths += 1
+            if self.has_moved:
+                self.num_sends = 0
 
     def send(self) -> bytes:
         """Its frame for one more worker."""
         self.num_sends += 1
-        self.has_moved = False
-        if self.answer is None or not self.answer.has_begun:
+        self.is_out, self.has_moved = True, False
+        if self.answer is None or self.num_deaths == 0:
             return self.data
         frame = frames.TO_WORKER.decode(self.data)
         assert isinstance(frame, frames.Generate), "calls have no answer that grows"
@@ -115,11 +131,13 @@ class OwedAnswers:
         return None
 
     def lost(self, reason: str) -> list[tuple[str, WorkerDiedError]]:
-        """What cannot be sent again after the worker that had it ended for this reason."""
+        """What is not to be sent again after the worker that had it ended for this reason."""
+        for owed in self._entries.values():
+            owed.note_death()
         return [
             (answer_id, _verdict(owed, reason))
             for answer_id, owed in self._entries.items()
-            if owed.num_sends >= MAX_SENDS
+            if owed.is_condemned
         ]
 
     def ids(self) -> list[str]:
@@ -127,4 +145,4 @@ class OwedAnswers:
 
 
 def _verdict(owed: Owed, reason: str) -> WorkerDiedError:
-    return WorkerDiedError(f"{reason}; {owed.num_sends} workers in a row ended with this request")
+    return WorkerDiedError(f"{reason}; {owed.num_deaths} workers in a row ended with this request")

@@ -98,17 +98,19 @@ class RemoteModel:
         self.fail_waiting(error)
 
     def receive_step(self, step: frames.Step) -> None:
-        self._streams.dispatch([self._noted(delivery) for delivery in step.deliveries])
+        deliveries = step.deliveries
+        for position, delivery in enumerate(deliveries):
+            if (owed := self._owed.get(delivery.request_id)) is None:
+                continue
+            owed.has_moved = True
+            if (chunk := delivery.chunk) is not None and (answer := owed.answer) is not None:
+                known = answer.note(chunk)
+                if chunk.finish_reason is not None:
+                    deliveries[position] = Delivery(delivery.request_id, known)
+                    if answer.is_whole:  # though it may not have been read
+                        self._settle(delivery.request_id)
+        self._streams.dispatch(deliveries)
         self._send_next_suspect()
-
-    def _noted(self, delivery: Delivery) -> Delivery:
-        owed, chunk = self._owed.get(delivery.request_id), delivery.chunk
-        if owed is None:
-            return delivery
-        owed.has_moved = True
-        if chunk is None or owed.answer is None or (known := owed.answer.note(chunk)) is chunk:
-            return delivery
-        return Delivery(delivery.request_id, known)
 
     def receive_reply(self, reply: frames.Reply) -> None:
         call = self._calls.get(reply.call_id)

@@ -1,6 +1,7 @@
 """How far the answer to one request has come, so that another worker can go on with it."""
 
 import time
+from array import array
 
 import msgspec
 
@@ -32,21 +33,25 @@ class Resumable:
             sequence = self._begin(chunk.index)
             if self._echo:
                 return chunk
-        sequence.token_ids += chunk.token_ids
+        sequence.token_ids.extend(chunk.token_ids)
         sequence.num_characters += len(chunk.text)
         if chunk.finish_reason is not None:
-            sequence.is_finished = True
+            sequence.finish()
             if self._num_resumptions and chunk.timing is not None:
                 return msgspec.structs.replace(chunk, timing=self._whole(chunk.timing))
         return chunk
 
+    @property
+    def is_whole(self) -> bool:
+        return all(each is not None and each.is_finished for each in self._sequences)
+
     def resume(self, request: GenerationRequest) -> GenerationRequest:
-        """The request for another worker; the same one while nothing has arrived."""
-        if not self.has_begun:
-            return request
+        """The request for another worker."""
         self._num_resumptions += 1
         answered = tuple(None if each is None else each.answered() for each in self._sequences)
-        return msgspec.structs.replace(request, answered=answered)
+        return msgspec.structs.replace(
+            request, was_accepted=True, answered=answered if self.has_begun else ()
+        )
 
     def _begin(self, index: int) -> "_Sequence":
         if self._first_at is None:
@@ -57,10 +62,12 @@ class Resumable:
     def _whole(self, timing: Timing) -> Timing:
         """From the first worker on: the last one knows its own part only."""
         assert self._first_at is not None
+        time_to_first_token = self._first_at - self._sent_at
+        queue_time = min(timing.queue_time, time_to_first_token)
         return Timing(
-            queue_time=timing.queue_time,
-            time_to_first_token=self._first_at - self._sent_at,
-            generation_time=max(0.0, time.monotonic() - self._sent_at - timing.queue_time),
+            queue_time=queue_time,
+            time_to_first_token=time_to_first_token,
+            generation_time=time.monotonic() - self._sent_at - queue_time,
             batch_size=timing.batch_size,
         )
 
@@ -69,9 +76,13 @@ class _Sequence:
     __slots__ = ("is_finished", "num_characters", "token_ids")
 
     def __init__(self) -> None:
-        self.token_ids: list[int] = []
+        self.token_ids = array("I")
         self.num_characters = 0
         self.is_finished = False
 
+    def finish(self) -> None:
+        self.is_finished = True
+        self.token_ids = array("I")
+
     def answered(self) -> Answered:
-        return Answered(self.token_ids, self.num_characters, self.is_finished)
+        return Answered(self.token_ids.tolist(), self.num_characters, self.is_finished)

@@ -222,7 +222,9 @@ class Supervisor:
                     self._give_up(error)
                     return
                 self.model.fail_waiting(self._failed())
-        self._log.warning("worker.ended", reason=reason, pid=self._status.pid)
+        self._log.warning(
+            "worker.ended", reason=reason, pid=self._status.pid, requests=self.model.num_in_flight
+        )
         self.model.lose_worker(f"the worker {reason}")
         self._change(
             state="loading",
