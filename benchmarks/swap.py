@@ -52,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
     it.add_argument("--executor", default="auto")
     it.add_argument("--precision", nargs=2, default=["w8a16", "w4a16"], metavar="PRECISION")
     it.add_argument("--share", type=float, default=0.6, help="of the capacity that is asked for")
+    it.add_argument("--warm-up", type=int, default=2000, metavar="N", help="swaps before, at rest")
     it.add_argument("--swaps", type=int, default=200, metavar="N", help="and rollbacks, in turns")
     it.add_argument("--interval", type=float, default=1.0, help="seconds between swaps, on average")
     it.add_argument("--steady", type=float, default=100.0, help="seconds before, and after")
@@ -72,6 +73,7 @@ def run(options: argparse.Namespace) -> None:
         prompts=Prompts(open_model(model).tokenizer, options.prompt_tokens),
         output_tokens=options.output_tokens,
         share=options.share,
+        warm_up=options.warm_up,
         swaps=options.swaps,
         interval=options.interval,
         steady=options.steady,

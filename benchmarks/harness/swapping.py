@@ -19,7 +19,6 @@ from harness.trend import trend
 from harness.versions import Versions
 
 NUM_PROMPTS = 64
-NUM_WARM = 1000  # swaps and rollbacks before anything counts: as many as the history keeps
 REPRODUCIBLE = "native"  # executors whose answers are the same in any batch
 TIMEOUT = 60.0  # seconds; an answer that takes longer has failed
 
@@ -30,6 +29,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     prompts: Prompts
     output_tokens: int
     share: float
+    warm_up: int
     swaps: int
     interval: float
     steady: float
@@ -115,8 +115,8 @@ class Swapping:
     # Phases
 
     async def _fill_history(self) -> None:
-        """With the history full, a swap leaves behind what the one before it left."""
-        for _ in range(NUM_WARM // 2):
+        """Swap until the history, and the database's cache of it, are as large as they get."""
+        for _ in range(self._plan.warm_up // 2):
             await self._versions.swap(2)
             await self._versions.rollback(1)
 

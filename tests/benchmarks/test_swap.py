@@ -204,7 +204,8 @@ async def test_a_real_server_is_swapped_under_load(vocabulary: Path, tmp_path: P
     plan = Plan(
         prompts=Prompts(open_model(model).tokenizer, 8),
         output_tokens=8,
-        share=0.02,
+        share=0.15,
+        warm_up=10,
         swaps=4,
         interval=0.1,
         steady=0.5,
