@@ -52,8 +52,10 @@ async def test_it_answers_aborts_and_survives_its_worker(served: Served) -> None
         assert await served.answer(chat, sampling=GREEDY)
         with pytest.raises(ContextLengthError, match=str(info.max_model_len)):
             await served.answer([1] * (info.max_model_len + 1))
+        endless = SamplingParams(ignore_eos=True)
+        deadline = asyncio.get_running_loop().time() + 0.05
         with pytest.raises(DeadlineError):
-            await served.answer(prompt, deadline=asyncio.get_running_loop().time() + 0.05)
+            await served.answer(prompt, sampling=endless, deadline=deadline)
 
     await _storm(served)
     stats = await served.until_stats(lambda stats: stats.num_running + stats.num_waiting == 0)
