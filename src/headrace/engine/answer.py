@@ -141,7 +141,7 @@ class Answer:
     def _release(self) -> Chunk | None:
         """What can no longer become part of a stop string."""
         limit = self._num_received if self._stops is None else self._stops.num_safe
-        if limit <= self._num_sent:
+        if limit <= self._num_sent:  # under it where a resumption came to another token
             return None
         text, self._text = _split(self._text, limit - self._num_sent)
         self._num_sent = limit

@@ -1,9 +1,8 @@
 """What a worker owes an answer to, encoded as it was sent, so that the next worker can have it.
 
 Knows nothing of channels: it says what is to be sent and what has to fail. An answer that has begun
-goes on where it was. A request that may be
-what kills the workers gets its last try when no other such request is being tried, so that it
-takes no innocent one along.
+goes on where it was. A request that may be what kills the workers gets its last try when no other
+such request is being tried, so that it takes no innocent one along.
 """
 
 from collections import deque
@@ -14,8 +13,8 @@ from headrace.errors import HeadraceError, QueueFullError, WorkerDiedError
 from headrace.worker import frames
 from headrace.worker.resumable import Resumable
 
-MAX_SENDS = 3  # without anything coming of them; it is taken for what killed the workers
-MAX_DEATHS = 10  # whatever came of it
+MAX_SENDS = 3  # of a request of which nothing comes: then it is taken for what killed the workers
+MAX_DEATHS = 10  # of workers that had a request, whatever came of it
 MAX_BYTES = 256 << 20
 RATE_WINDOW = 64  # answers
 MIN_RETRY_AFTER, MAX_RETRY_AFTER = 1.0, 60.0  # seconds
