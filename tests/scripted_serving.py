@@ -82,6 +82,27 @@ def unknown_size(_spec: ModelSpec) -> None:
     """A script has no files that could be measured."""
 
 
+def spec(version: int, source: str = "good", name: str = "m0", **fields: object) -> ModelSpec:
+    return ModelSpec(name=name, source=source, version=version, **fields)  # type: ignore[arg-type]
+
+
+async def load(served: Served, version: int, source: str = "good", **fields: object) -> None:
+    """Load a version of `m0` and wait until that has ended, well or not."""
+    served.seen.clear()
+    await served.registry.load(spec(version, source, **fields), who="test")
+    await served.until(lambda s: s.version == version and s.state in ("ready", "active", "failed"))
+
+
+def states(served: Served) -> dict[str, str]:
+    return {status.model_id: status.state for status in served.registry.statuses()}
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - not everything is told
+            await asyncio.sleep(0.01)
+
+
 def open_descriptors() -> int:
     return len(os.listdir("/dev/fd"))  # noqa: PTH208 - a count, whatever else runs
 

@@ -3,7 +3,6 @@ import os
 import resource
 import signal
 import time
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -27,12 +26,6 @@ from scripted_serving import COMMAND, IMPATIENT, Served, generate, is_alive, ser
 from scripted_worker import MARKER, NUM_BLOCKS
 
 COUNT_3 = "0 1 2 "
-
-
-@pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(tmp_path) as each:
-        yield each
 
 
 def expected(count: int) -> str:

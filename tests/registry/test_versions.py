@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,10 +21,10 @@ from headrace.errors import (
 from headrace.registry.changes import memory
 from headrace.registry.changes.pointer import Swap
 from headrace.registry.changes.safety import SafetyReport, UnsafeSwapError
-from headrace.registry.spec import GoldenCase, ModelSpec
+from headrace.registry.spec import GoldenCase
 from headrace.registry.storage.store import Store
 from headrace.registry.workers import replicas
-from scripted_serving import IMPATIENT, Served, is_alive, serving
+from scripted_serving import IMPATIENT, Served, eventually, is_alive, load, serving, spec, states
 from scripted_worker import SLOW_MARKER
 
 COUNT_3 = "0 1 2 "
@@ -35,35 +35,9 @@ GIB = 1 << 30
 MIB = 1 << 20
 
 
-@pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(tmp_path) as each:
-        yield each
-
-
-def spec(version: int, source: str = "good", name: str = "m0", **fields: object) -> ModelSpec:
-    return ModelSpec(name=name, source=source, version=version, **fields)  # type: ignore[arg-type]
-
-
-async def load(served: Served, version: int, source: str = "good", **fields: object) -> None:
-    served.seen.clear()
-    await served.registry.load(spec(version, source, **fields), who="test")
-    await served.until(lambda s: s.version == version and s.state in ("ready", "active", "failed"))
-
-
 async def begin_to_load(served: Served, version: int, source: str = "slow") -> None:
     await served.registry.load(spec(version, source), who="test")
     await served.until(lambda s: s.version == version and s.phase == "reading")
-
-
-def states(served: Served) -> dict[str, str]:
-    return {status.model_id: status.state for status in served.registry.statuses()}
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - not everything is told
-            await asyncio.sleep(0.01)
 
 
 # Replicas

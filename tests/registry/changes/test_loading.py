@@ -1,7 +1,6 @@
 """Changes of models at run time, with real workers and a real database."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 
@@ -17,30 +16,10 @@ from headrace.errors import (
 from headrace.registry.changes import loading
 from headrace.registry.changes.safety import UnsafeSwapError
 from headrace.registry.spec import ModelSpec
-from scripted_serving import Served, generate, is_alive, serving
+from scripted_serving import Served, generate, is_alive, load, serving, spec, states
 from scripted_worker import MARKER
 
 COUNT_3 = "0 1 2 "
-
-
-@pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(tmp_path) as each:
-        yield each
-
-
-def spec(version: int, source: str = "good", **fields: object) -> ModelSpec:
-    return ModelSpec(name="m0", source=source, version=version, **fields)  # type: ignore[arg-type]
-
-
-async def load(served: Served, version: int, source: str = "good", **fields: object) -> None:
-    served.seen.clear()
-    await served.registry.load(spec(version, source, **fields), who="test")
-    await served.until(lambda s: s.version == version and s.state in ("ready", "active", "failed"))
-
-
-def states(served: Served) -> dict[str, str]:
-    return {status.model_id: status.state for status in served.registry.statuses()}
 
 
 async def test_a_version_is_loaded_beside_the_active_one(served: Served) -> None:

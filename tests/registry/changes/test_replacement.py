@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -10,23 +9,9 @@ import pytest
 from headrace.errors import DeadlineError, HeadraceError, ModelFileError
 from headrace.registry.spec import ModelSpec
 from headrace.registry.storage.store import Store
-from scripted_serving import Served, serving
+from scripted_serving import Served, serving, spec, states
 
 COUNT_3 = "0 1 2 "
-
-
-@pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(tmp_path) as each:
-        yield each
-
-
-def spec(version: int, source: str = "good", **fields: object) -> ModelSpec:
-    return ModelSpec(name="m0", source=source, version=version, **fields)  # type: ignore[arg-type]
-
-
-def states(served: Served) -> dict[str, str]:
-    return {status.model_id: status.state for status in served.registry.statuses()}
 
 
 async def test_a_source_that_is_none_is_refused_while_the_old_version_answers(

@@ -4,39 +4,15 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 from headrace.errors import ConflictError, DeadlineError, HeadraceError, ModelNotFoundError
-from headrace.registry.spec import ModelSpec
-from scripted_serving import Served, serving
+from scripted_serving import Served, eventually, load, serving, spec
 from scripted_worker import MARKER
 
 COUNT_3 = "0 1 2 "
-
-
-@pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(tmp_path) as each:
-        yield each
-
-
-def spec(version: int, source: str = "good", **fields: object) -> ModelSpec:
-    return ModelSpec(name="m0", source=source, version=version, **fields)  # type: ignore[arg-type]
-
-
-async def load(served: Served, version: int, source: str = "good", **fields: object) -> None:
-    served.seen.clear()
-    await served.registry.load(spec(version, source, **fields), who="test")
-    await served.until(lambda s: s.version == version and s.state in ("ready", "active", "failed"))
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - not everything is told
-            await asyncio.sleep(0.01)
 
 
 async def outcomes(served: Served) -> list[tuple[str, str]]:
