@@ -1,5 +1,3 @@
-import os
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -13,23 +11,18 @@ from threading import Barrier
 from typing import Any
 
 import hypothesis
-import psycopg
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from sqlalchemy import insert, text, update
+from sqlalchemy import text, update
 from structlog.testing import capture_logs
 
 from headrace.engine.config import EngineConfig
-from headrace.errors import ConfigurationError, HeadraceError
+from headrace.errors import HeadraceError
 from headrace.executors.config import ExecutorConfig
 from headrace.registry.spec import GoldenCase, ModelSpec
 from headrace.registry.storage import history
-from headrace.registry.storage.database import open_database
-from headrace.registry.storage.migrations.upgrade import known_revisions, upgrade
 from headrace.registry.storage.store import Store
 from headrace.registry.storage.stored import (
     Change,
@@ -39,7 +32,7 @@ from headrace.registry.storage.stored import (
     spec_from_json,
     spec_to_json,
 )
-from headrace.registry.storage.tables import HEAD, metadata, schema, versions
+from headrace.storage.tables import versions
 
 SERVER = "127.0.0.1:8000"
 OTHER = "127.0.0.1:8001"
@@ -79,73 +72,16 @@ CHAT = StoredModel(
 )
 
 
-# Databases
-
-
-def postgres_programs() -> Path | None:
-    """The folder of initdb and postgres, which Debian keeps off the PATH."""
-    on_path = [Path(found).resolve().parent for found in [shutil.which("postgres")] if found]
-    for folder in [*on_path, *sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]:
-        if (folder / "initdb").exists():
-            return folder
-    return None
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[str]:
-    """The URL of a real PostgreSQL, without a database's name."""
-    if (programs := postgres_programs()) is None:
-        pytest.skip("there is no PostgreSQL on this machine")
-    folder = Path(tempfile.mkdtemp(prefix="headrace-pg-"))  # short: a socket lies in it
-    user = "nobody" if os.geteuid() == 0 else None  # it refuses to run as root
-    if user:
-        shutil.chown(folder, user)
-    common: dict[str, Any] = {"user": user, "cwd": folder, "stdout": subprocess.DEVNULL}
-    data = str(folder / "data")
-    control = [programs / "pg_ctl", "-D", data]
-    start = ("-o", f"-c listen_addresses='' -c fsync=off -k {folder}", "-l", f"{folder}/log")
-    try:
-        initdb = [programs / "initdb", "-D", data, "-U", "headrace", "-A", "trust", "--no-sync"]
-        subprocess.run(initdb, check=True, **common)
-        subprocess.run(
-            [programs / "pg_ctl", "-D", data, *start, "-w", "start"], check=True, **common
-        )
-        yield f"postgresql://headrace@/{{}}?host={folder}"
-    finally:
-        subprocess.run([*control, "-m", "immediate", "stop"], check=False, **common)
-        shutil.rmtree(folder)
-
-
 @pytest.fixture
-def new_postgres(postgres: str) -> str:
-    with psycopg.connect(postgres.format("postgres"), autocommit=True) as connection:
-        connection.execute("DROP DATABASE IF EXISTS rows WITH (FORCE)")
-        connection.execute("CREATE DATABASE rows")
-    return postgres.format("rows")
-
-
-@pytest.fixture
-def file_url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/a folder/headrace.db"
-
-
-@pytest.fixture(params=["file", "postgresql"])
-def url(request: pytest.FixtureRequest) -> str:
-    kept = {"file": "file_url", "postgresql": "new_postgres"}
-    answer: str = request.getfixturevalue(kept[request.param])
-    return answer
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    store = Store(url, SERVER)
+def store(database_url: str) -> Iterator[Store]:
+    store = Store(database_url, SERVER)
     yield store
     store.close()
 
 
-def reopened(store: Store, url: str) -> Store:
+def reopened(store: Store, database_url: str) -> Store:
     store.close()
-    return Store(url, SERVER)
+    return Store(database_url, SERVER)
 
 
 def begin(store: Store, name: str = "chat", now: float = 1.0) -> int:
@@ -155,9 +91,9 @@ def begin(store: Store, name: str = "chat", now: float = 1.0) -> int:
 # What is kept
 
 
-def test_a_model_comes_back_as_it_was_saved(store: Store, url: str) -> None:
+def test_a_model_comes_back_as_it_was_saved(store: Store, database_url: str) -> None:
     store.save_model(CHAT)
-    store = reopened(store, url)
+    store = reopened(store, database_url)
     assert store.read() == [CHAT]
     store.close()
 
@@ -240,10 +176,10 @@ def test_a_version_of_a_model_that_was_never_saved_is_a_fault(store: Store) -> N
         store.save_version("chat", version(1))
 
 
-def test_a_change_that_ran_when_the_server_ended_is_undone(store: Store, url: str) -> None:
+def test_a_change_that_ran_when_the_server_ended_is_undone(store: Store, database_url: str) -> None:
     running, failed = begin(store), begin(store)
     store.end(failed, "failed", detail="out of \0 \udcff memory", now=3.0)
-    store = reopened(store, url)
+    store = reopened(store, database_url)
     store.read()
     newest, oldest = store.history(None, 10)
     assert (newest.id, newest.outcome, newest.ended_at) == (failed, "failed", 3.0)
@@ -270,8 +206,8 @@ def test_history_keeps_the_newest_and_those_that_run(
     assert [each.id for each in store.history(None, 10)] == [last, ids[4], ids[3], running]
 
 
-def test_servers_that_share_a_database_see_their_own(store: Store, url: str) -> None:
-    other = Store(url, OTHER)
+def test_servers_that_share_a_database_see_their_own(store: Store, database_url: str) -> None:
+    other = Store(database_url, OTHER)
     store.save_model(CHAT)
     other.save_model(replace(CHAT, active=2))
     ours, theirs = begin(store), begin(other)
@@ -284,13 +220,13 @@ def test_servers_that_share_a_database_see_their_own(store: Store, url: str) -> 
     other.close()
 
 
-def test_servers_that_start_and_write_at_once_do_not_hinder_each_other(url: str) -> None:
+def test_servers_that_start_and_write_at_once_do_not_hinder_each_other(database_url: str) -> None:
     num_servers = 4
     barrier = Barrier(num_servers)
 
     def live(number: int) -> list[StoredModel]:
         barrier.wait()
-        store = Store(url, f"127.0.0.1:{number}")
+        store = Store(database_url, f"127.0.0.1:{number}")
         for active in (1, 2) * 3:
             store.save_model(replace(CHAT, active=active))
             change_id = begin(store)
@@ -353,13 +289,13 @@ ACTIVATE = "store.activate('chat', chat_2, previous=1, change_id=change, now=2.0
     ],
 )
 def test_a_server_that_is_killed_comes_back_whole(
-    store: Store, url: str, end: str, active: int, outcome: str
+    store: Store, database_url: str, end: str, active: int, outcome: str
 ) -> None:
     store.save_model(CHAT)
     store.close()
-    killed = subprocess.run([sys.executable, "-c", LIFE + end, url], check=False)
+    killed = subprocess.run([sys.executable, "-c", LIFE + end, database_url], check=False)
     assert killed.returncode == -signal.SIGKILL
-    store = Store(url, SERVER)
+    store = Store(database_url, SERVER)
     assert store.read()[0].active == active
     assert [change.outcome for change in store.history(None, 10)] == [outcome]
     store.close()
@@ -392,100 +328,6 @@ def test_a_locked_database_is_told_in_one_sentence(file_url: str) -> None:
     holder.close()
     store.save_model(CHAT)
     store.close()
-
-
-def test_a_postgresql_that_was_restarted_is_connected_to_again(new_postgres: str) -> None:
-    store = Store(new_postgres, SERVER)
-    with psycopg.connect(new_postgres, autocommit=True) as connection:
-        connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
-            " AND datname = 'rows'"
-        )
-    store.save_model(CHAT)
-    assert store.read() == [CHAT]
-    store.close()
-
-
-@pytest.mark.parametrize(
-    ("database_url", "sentence"),
-    [
-        ("headrace.db", "neither `sqlite:///FILE` nor"),
-        ("mysql://root:hunter2@localhost/x", "neither `sqlite:///FILE` nor"),
-        ("postgresql+asyncpg://root:hunter2@localhost/x", "neither `sqlite:///FILE` nor"),
-        ("postgresql://root:hunter2@localhost:port/x", "neither `sqlite:///FILE` nor"),
-        ("sqlite:////proc/nothing/headrace.db", "No such file or directory"),
-        ("sqlite:////", "unable to open database file"),
-        ("postgresql://root:hunter2@127.0.0.1:1/x?sslpassword=hunter2", "refused"),
-    ],
-)
-def test_a_database_that_cannot_be_used_is_one_line_without_a_password(
-    database_url: str, sentence: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=r"^storage.database_url: ") as caught:
-        Store(database_url, SERVER)
-    assert sentence in caught.value.message
-    assert caught.value.param == "storage.database_url"
-    assert "hunter2" not in caught.value.message
-    assert "\n" not in caught.value.message
-
-
-def test_a_database_that_cannot_be_written_stops_the_start(file_url: str) -> None:
-    Store(file_url, SERVER).close()
-    path = file_url.removeprefix("sqlite:///")
-    with pytest.raises(ConfigurationError, match="readonly database"):
-        Store(f"sqlite:///file:{path}?mode=ro&uri=true", SERVER)
-
-
-def test_a_file_that_is_no_database_stops_the_start(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("not a database " * 100)
-    with pytest.raises(ConfigurationError, match="file is not a database"):
-        Store(f"sqlite:///{tmp_path}/notes.txt", SERVER)
-
-
-def test_without_psycopg_the_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(ConfigurationError, match=r"pip install headrace\[postgres\]"):
-        Store("postgres://root@localhost/x", SERVER)
-
-
-# The schema
-
-
-def test_the_tables_are_what_the_migrations_make(url: str) -> None:
-    engine = open_database(url)
-    with engine.begin() as connection:
-        metadata.drop_all(connection)
-        upgrade(connection)
-        context = MigrationContext.configure(connection, opts={"version_table": schema.name})
-        assert compare_metadata(context, metadata) == []
-        assert connection.execute(schema.select()).scalars().all() == [HEAD]
-    engine.dispose()
-
-
-def test_a_database_of_an_older_release_is_brought_to_head(url: str) -> None:
-    engine = open_database(url)
-    with engine.begin() as connection:
-        metadata.drop_all(connection)
-        schema.create(connection)
-    engine.dispose()
-    store = Store(url, SERVER)
-    store.save_model(CHAT)
-    assert store.read() == [CHAT]
-    store.close()
-
-
-def test_a_database_of_a_newer_release_is_left_alone(store: Store, url: str) -> None:
-    with store._engine.begin() as connection:
-        connection.execute(schema.delete())
-        connection.execute(insert(schema).values(version_num="999"))
-    with pytest.raises(
-        ConfigurationError, match=f"newer Headrace: its schema is 999, ours is {HEAD}"
-    ):
-        Store(url, SERVER)
-
-
-def test_head_is_the_newest_migration() -> None:
-    assert max(known_revisions()) == HEAD
 
 
 def test_a_start_imports_no_orm_and_no_alembic(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from sqlalchemy import (
 )
 
 from headrace.registry.storage.stored import Change
-from headrace.registry.storage.tables import changes
+from headrace.storage.tables import changes
 
 MAX_CHANGES = 1000  # of one server; those that still run are kept beyond it
 

@@ -21,7 +21,6 @@ from sqlalchemy import (
     update,
 )
 
-from headrace.registry.storage.database import open_database, transaction
 from headrace.registry.storage.history import History
 from headrace.registry.storage.stored import (
     Change,
@@ -34,7 +33,8 @@ from headrace.registry.storage.stored import (
     spec_from_json,
     spec_to_json,
 )
-from headrace.registry.storage.tables import models, schema, versions
+from headrace.storage.database import open_database, transaction
+from headrace.storage.tables import models, schema, versions
 
 __all__ = [
     "Change",

@@ -5,12 +5,13 @@ Apart from the store, because a database library takes long to import and these 
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import Field, dataclass, fields, is_dataclass
+from dataclasses import Field, asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
+from headrace.errors import ConfigurationError
 from headrace.registry.spec import ModelSpec
 
 StoredState = Literal["loading", "ready", "deprecated", "failed"]
@@ -62,12 +63,15 @@ def declaration_digest(specs: Iterable[ModelSpec]) -> str:
 
 
 def spec_to_json(spec: ModelSpec) -> str:
-    return _ENCODER.encode(spec).decode()
+    return _ENCODER.encode(asdict(spec)).decode()  # fields alone: some cache what they derive
 
 
 def spec_from_json(text: str) -> ModelSpec:
     """Raise msgspec.DecodeError for what another release wrote and this one cannot read."""
-    return _DECODER.decode(text)
+    try:
+        return _DECODER.decode(text)
+    except ConfigurationError as error:  # an upstream checks itself
+        raise msgspec.ValidationError(error.message) from None
 
 
 def _chosen(value: object) -> object:

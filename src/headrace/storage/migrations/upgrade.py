@@ -9,7 +9,7 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
-log = structlog.get_logger("headrace.registry")
+log = structlog.get_logger("headrace.storage")
 
 
 def upgrade(connection: Connection) -> None:

@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from headrace.registry.storage.tables import metadata, schema
+from headrace.storage.tables import metadata, schema
 
 context.configure(
     connection=context.config.attributes["connection"],

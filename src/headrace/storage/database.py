@@ -29,9 +29,9 @@ from sqlalchemy import (
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from headrace.errors import ConfigurationError, UnavailableError
-from headrace.registry.storage.tables import HEAD, metadata, schema
+from headrace.storage.tables import HEAD, metadata, schema
 
-log = structlog.get_logger("headrace.registry")
+log = structlog.get_logger("headrace.storage")
 
 SETTING = "storage.database_url"
 DRIVERS = {
@@ -90,7 +90,7 @@ def transaction(engine: Engine) -> Iterator[Connection]:
             "database.failed", reason=_reason(error)
         )
         raise UnavailableError(
-            "the state of the models cannot be stored; the server's log says why",
+            "what the server remembers cannot be stored; the server's log says why",
             retry_after=RETRY_AFTER,
         ) from None
 
@@ -164,7 +164,7 @@ def _bring_to_head(connection: Connection) -> None:
 
 
 def _migrate(connection: Connection, revision: str | None) -> None:
-    from headrace.registry.storage.migrations import upgrade  # noqa: PLC0415 - alembic; rarely needed
+    from headrace.storage.migrations import upgrade  # noqa: PLC0415 - alembic; rarely needed
 
     if revision is not None and revision not in upgrade.known_revisions():
         message = f"was written by a newer Headrace: its schema is {revision}, ours is {HEAD}."
