@@ -2,9 +2,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.client import Client, SafetyReport, UnreachableError, UnsafeSwapError
+from headrace.client import Client, Endpoint, SafetyReport, UnreachableError, UnsafeSwapError
 from headrace.errors import ConflictError, InvalidRequestError, ModelNotFoundError
-from models_server import ModelsServer, event, loading, model, refusal, report
+from models_server import ModelsServer, endpoint, event, loading, model, refusal, report
 
 
 @pytest.fixture
@@ -65,6 +65,26 @@ def test_a_load_says_only_what_was_said(server: ModelsServer, client: Client) ->
             "retain": "cold",
         },
     ]
+
+
+def test_a_load_without_a_source_says_its_upstreams(server: ModelsServer, client: Client) -> None:
+    server.answers["POST /api/v1/models/load"] = (202, {"model_id": "chat@1", "state": "loading"})
+    client.models.load("chat", upstreams=[{"url": "http://gpu/v1"}], routing={"migration": "off"})
+    assert server.requests[0][1] == {
+        "name": "chat",
+        "upstreams": [{"url": "http://gpu/v1"}],
+        "routing": {"migration": "off"},
+    }
+
+
+def test_endpoints_are_read_where_a_server_tells_of_them(
+    server: ModelsServer, client: Client
+) -> None:
+    told = endpoint("gpu-1", breaker="open", taking=False)
+    versions = [model("chat@1", endpoints=[told]), model("chat@2")]
+    server.answers["GET /api/v1/models"] = (200, {"models": versions})
+    first, second = client.models.list()
+    assert (first.endpoints, second.endpoints) == ((Endpoint(**told),), ())
 
 
 def test_a_watch_gives_versions_until_the_server_ends_it(

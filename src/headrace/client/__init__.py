@@ -7,8 +7,11 @@ from typing import Self
 import httpx
 
 from headrace.client.connection import Connection, ConnectionLostError, UnreachableError
-from headrace.client.models import Accepted, Change, Model, Models, Swap
+from headrace.client.experiments import Experiments
+from headrace.client.models import Accepted, Change, Endpoint, Model, Models, Swap
+from headrace.client.rollouts import Rollout, Rollouts, RolloutSummary
 from headrace.registry.changes.safety import Check, SafetyReport, UnsafeSwapError
+from headrace.routing.experiments.state import ExperimentState
 
 __all__ = [
     "Accepted",
@@ -16,8 +19,12 @@ __all__ = [
     "Check",
     "Client",
     "ConnectionLostError",
+    "Endpoint",
+    "ExperimentState",
     "Model",
     "Models",
+    "Rollout",
+    "RolloutSummary",
     "SafetyReport",
     "Swap",
     "UnreachableError",
@@ -42,6 +49,8 @@ class Client:
         """`on_answer` is told the JSON of every answer, refusal and event as it came."""
         self._connection = Connection(url, on_answer=on_answer, transport=transport)
         self.models = Models(self._connection)
+        self.rollouts = Rollouts(self._connection)
+        self.experiments = Experiments(self._connection)
 
     def close(self) -> None:
         self._connection.close()

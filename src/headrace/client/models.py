@@ -35,9 +35,17 @@ class Models:
             yield (read(event.data, Model) for event in events if event.name == "model")
 
     def load(
-        self, name: str, source: str, *, version: int | None = None, **how: Unpack["How"]
+        self,
+        name: str,
+        source: str | None = None,
+        *,
+        version: int | None = None,
+        **how: Unpack["How"],
     ) -> "Accepted":
-        """Begin to load a version, without `version` the next one; `watch` tells how it goes."""
+        """Begin to load a version, without `version` the next one; `watch` tells how it goes.
+
+        Without a `source` its `upstreams` answer alone.
+        """
         body = _said(name=name, source=source, version=version, **how)
         return read(self._connection.ask("POST", f"{_MODELS}/load", body), Accepted)
 
@@ -92,6 +100,24 @@ class How(TypedDict, total=False):
     retain: Literal["warm", "cold", "none"] | None
     idle_unload_after: float | None  # seconds
     golden: Sequence[Mapping[str, Any]] | None
+    routing: Mapping[str, Any] | None
+    upstreams: Sequence[Mapping[str, Any]] | None
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker or an upstream of a version; `reason` says why it gets no requests.
+
+    `latency_seconds` is its average time to the first byte, once there was one.
+    """
+
+    name: str
+    kind: str
+    taking: bool
+    breaker: str
+    in_flight: int
+    latency_seconds: float | None
+    weight: float
+    reason: str | None
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +145,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     leases: int
     executor: str | None
     precision: str | None
+    endpoints: tuple[Endpoint, ...] = ()
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True):

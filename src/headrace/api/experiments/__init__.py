@@ -1,0 +1,1 @@
+"""The routes that compare versions, and that take what users think of answers."""

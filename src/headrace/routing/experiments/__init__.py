@@ -1,0 +1,1 @@
+"""Users shared among versions, and which version serves them better. Knows no HTTP, no registry."""
