@@ -1,6 +1,7 @@
 """What the measurement ran on, as far as it changes the numbers."""
 
 import os
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -21,8 +22,8 @@ def describe() -> Machine:
     )
 
 
-def versions() -> dict[str, str]:
-    return {name: found for name in PACKAGES if (found := _version(name))}
+def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
+    return {name: found for name in packages if (found := _version(name))}
 
 
 def _facts(cpuinfo: str) -> list[tuple[str, str]]:

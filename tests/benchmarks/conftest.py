@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1] / "benchmarks")]
+sys.path += [str(HERE), str(HERE.parents[1] / "benchmarks")]
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +16,16 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("vocabulary") / "vocabulary.gguf"
     write_vocabulary(path)
     return path
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the compiled stub and load."""
+    from harness.compiled import build, find_compiler  # noqa: PLC0415 - it needs the path above
+
+    if find_compiler() is None:
+        pytest.skip("there is no C++ compiler")
+    folder = tmp_path_factory.mktemp("programs")
+    for name in ("stub", "load"):
+        build(name, folder)
+    return folder
