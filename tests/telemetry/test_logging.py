@@ -2,6 +2,8 @@ import json
 import logging
 import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import nullcontext, suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 import structlog
 
 from headrace.telemetry.lines import Lines
-from headrace.telemetry.logging import FILE_NAME, configure_logging
+from headrace.telemetry.logging import FILE_NAME, configure_logging, lines_together
 
 
 def test_json_lines_have_event_level_and_time(tmp_path: Path) -> None:
@@ -52,6 +54,16 @@ def test_a_terminal_gets_no_control_characters(tmp_path: Path) -> None:
     assert r"/x\\x1b[31m\\x07\\x00\\u202e\\x9b\ny/é" in text
 
 
+def test_a_trace_gives_a_terminal_no_control_characters(tmp_path: Path) -> None:
+    configure_logging(log_format="text", log_dir=tmp_path)
+    error = ValueError("/x\x1b[31m\x85\u2028é")
+    structlog.get_logger().error("request.fault", exc_info=error)
+    logging.getLogger("library").error("fault", exc_info=error)
+    text = (tmp_path / FILE_NAME).read_text()
+    assert text.count(r"ValueError: /x\x1b[31m\x85\u2028é") == 2
+    assert not re.search(r"[^\n\x20-\x7eé]", text)
+
+
 def test_lines_of_libraries_look_the_same(tmp_path: Path) -> None:
     configure_logging(log_format="json", log_dir=tmp_path)
     logging.getLogger("library").warning("%s is odd", "this")
@@ -74,15 +86,17 @@ def test_what_is_not_worth_a_line_is_left_out(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.parametrize("together", [nullcontext, lines_together])
 @pytest.mark.parametrize("log", [structlog.get_logger(), logging.getLogger("library")])
 def test_a_full_file_is_moved_aside(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: Any, together: Any
 ) -> None:
     monkeypatch.setattr("headrace.telemetry.logging.MAX_FILE_BYTES", 1000)
     monkeypatch.setattr("headrace.telemetry.logging.KEPT_FILES", 2)
     configure_logging(log_format="text", log_dir=tmp_path)
-    for number in range(50):
-        log.warning(f"é{number}")  # noqa: G004 - both kinds of logger understand it
+    with together():
+        for number in range(50):
+            log.warning(f"é{number}")  # noqa: G004 - both kinds of logger understand it
     files = [tmp_path / f"{FILE_NAME}{end}" for end in (".2", ".1", "")]
     assert sorted(tmp_path.iterdir()) == sorted(files)
     assert all(file.stat().st_size <= 1000 for file in files)
@@ -100,6 +114,58 @@ def test_a_line_that_cannot_be_written_stops_nobody(
     structlog.get_logger().info("lost")
     logging.getLogger("library").warning("lost too")
     assert capsys.readouterr().err.count("--- Logging error ---") == 2
+
+
+def test_lines_of_a_moment_are_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    configure_logging(log_format="json", log_dir=tmp_path)
+    written = list[str]()
+    (lines,) = (each for each in logging.getLogger().handlers if isinstance(each, Lines))
+    monkeypatch.setattr(lines.stream, "write", written.append)
+    with lines_together():
+        for number in range(3):
+            structlog.get_logger().info("http.request", number=number)
+        logging.getLogger("library").warning("odd")
+        assert not written
+    (text,) = written
+    told = [json.loads(line) for line in text.splitlines()]
+    assert [line.get("number") for line in told] == [0, 1, 2, None]
+    structlog.get_logger().info("alone")
+    assert len(written) == 2
+
+
+def test_lines_are_written_whatever_ends_the_moment(tmp_path: Path) -> None:
+    configure_logging(log_format="json", log_dir=tmp_path)
+    with suppress(ZeroDivisionError), lines_together():
+        structlog.get_logger().info("kept")
+        _ = 1 / 0
+    with lines_together():
+        pass
+    assert (tmp_path / FILE_NAME).read_text().count("\n") == 1
+
+
+def test_lines_of_a_moment_that_cannot_be_written_stop_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure_logging(log_format="json", log_dir=tmp_path)
+    (lines,) = (each for each in logging.getLogger().handlers if isinstance(each, Lines))
+    monkeypatch.setattr(lines, "stream", StringIO())
+    lines.stream.close()
+    with lines_together():
+        structlog.get_logger().info("lost")
+    assert "--- Logging error ---" in capsys.readouterr().err
+
+
+def test_another_threads_line_waits_for_the_moment_to_end(tmp_path: Path) -> None:
+    configure_logging(log_format="text", log_dir=tmp_path)
+    with ThreadPoolExecutor() as threads:
+        with lines_together():
+            structlog.get_logger().info("first")
+            other = threads.submit(structlog.get_logger().info, "second")
+            assert not wait([other], timeout=0.05).done
+            structlog.get_logger().info("first too")
+        other.result(5)
+    lines = (tmp_path / FILE_NAME).read_text().splitlines()
+    assert ["first" in line for line in lines] == [True, True, False]
 
 
 @pytest.fixture

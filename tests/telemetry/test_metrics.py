@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from headrace.endpoints import EndpointStatus, RoutingCounts
 from headrace.generation import EngineStats
 from headrace.telemetry.metrics import TABLE, Histogram, Metrics, ModelSample
 
@@ -14,8 +15,22 @@ SAMPLE = ModelSample(
     leases=2,
     health_score=0.9,
     restarts=2,
+    routing=RoutingCounts(8, 9),
     memory_bytes=3,
     stats=EngineStats(num_running=4, num_free_blocks=5, num_generated_tokens=6),
+    endpoints=(
+        EndpointStatus(
+            name="gpu-1",
+            kind="upstream",
+            is_taking=False,
+            breaker="half_open",
+            weight=1.0,
+            num_in_flight=7,
+            tokens_in_flight=70,
+            latency=0.1,
+            reason="it answered 500",
+        ),
+    ),
 )
 
 
@@ -43,9 +58,16 @@ def test_prometheus_can_read_what_is_written() -> None:
     assert samples["headrace_inter_token_latency_seconds_count", "1", "chat"] == 5
     assert samples["headrace_requests_running", "1", "chat"] == 4
     assert samples["headrace_worker_restarts_total", "1", "chat"] == 2
+    assert samples["headrace_retries_total", "1", "chat"] == 8
+    assert samples["headrace_answers_moved_total", "1", "chat"] == 9
     assert samples["headrace_generated_tokens_total", "1", "chat"] == 6
     assert samples["headrace_model_active", "1", "chat"] == 1
     assert samples["headrace_model_health_score", "1", "chat"] == 0.9
+    assert samples["headrace_endpoint_taking", "1", "chat", "gpu-1"] == 0
+    assert samples["headrace_endpoint_in_flight", "1", "chat", "gpu-1"] == 7
+    assert samples["headrace_endpoint_breaker", "1", "chat", "closed", "gpu-1"] == 0
+    assert samples["headrace_endpoint_breaker", "1", "chat", "gpu-1", "open"] == 0
+    assert samples["headrace_endpoint_breaker", "1", "chat", "gpu-1", "half_open"] == 1
     assert samples["headrace_build_info", "1.2"] == 1
 
 

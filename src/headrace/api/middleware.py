@@ -9,13 +9,12 @@ message is handed on once; the middle of a stream passes by it too, see `connect
 import asyncio
 import re
 import time
-from collections.abc import Callable
-from functools import partial
 
 import structlog
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headrace.api.access_lines import AccessLine, AccessLines
 from headrace.api.connection import connection_of, leave_connection
 from headrace.api.errors import error_response
 from headrace.api.exchange import Exchange, Headers, attach, exchange_of, new_id
@@ -25,15 +24,11 @@ from headrace.telemetry.metrics import Metrics
 log = structlog.get_logger("headrace.api")
 
 CLIENT_LEFT = 499
-# Seconds. A line takes longer to write than a short answer takes to make: whoever was just answered
-# asks again at once, and lines of a moment together cost less than each alone.
-LOG_DELAY = 0.02
 BODY_TIMEOUT = 30.0  # seconds for a body to arrive
 BODIES_ARRIVING = 16  # times `max_bytes`: what all bodies on their way may hold
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:+/=@-]{1,128}")
 _LENGTH_DIGITS = 19  # of 2**63
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_QUIET = frozenset({"/health", "/health/live", "/health/ready", "/metrics"})
 
 
 class Exchanges:
@@ -75,7 +70,7 @@ class AccessLog:
     def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
         self.app = app
         self.metrics = metrics
-        self._lines: list[Callable[[], None]] = []  # to be written
+        self._lines = AccessLines()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.metrics.in_flight += 1
@@ -91,14 +86,7 @@ class AccessLog:
         method = scope["method"] if scope["method"] in _METHODS else "other"
         route = exchange.route or "unmatched"
         self.metrics.http_request(method=method, route=route, status=status, seconds=seconds)
-        if not self._lines:
-            asyncio.get_running_loop().call_later(LOG_DELAY, self._write)
-        self._lines.append(partial(_log, scope, exchange, status=status, seconds=seconds))
-
-    def _write(self) -> None:
-        lines, self._lines = self._lines, []
-        for line in lines:
-            line()
+        self._lines.add(AccessLine(scope["method"], scope["path"], exchange, status, seconds))
 
 
 class Faults:
@@ -124,7 +112,9 @@ class Faults:
 class BodyLimit:
     """Bounds the bodies that arrive: each one's size and time, and the bytes of all together.
 
-    A body counts until it is whole; what is made of it is bounded by the engine's queue.
+    A body counts until it is whole. What is made of it is bounded by the engine's queue; where it
+    is passed on, it is held until the upstream begins to answer, which its `max_connections` bound,
+    and longer only within the bytes that `KeptBytes` allows.
     """
 
     def __init__(self, app: ASGIApp, *, max_bytes: int, timeout: float = BODY_TIMEOUT) -> None:
@@ -196,26 +186,6 @@ class _Arriving:
     def _count(self, num_bytes: int) -> None:
         self._num_bytes += num_bytes
         self._limit.count(num_bytes, self._num_bytes)
-
-
-def _log(scope: Scope, exchange: Exchange, *, status: int, seconds: float) -> None:
-    fields = {
-        "model": exchange.model_id,
-        "error": exchange.error_code,
-        "prompt_tokens": exchange.prompt_tokens,
-        "completion_tokens": exchange.completion_tokens,
-    }
-    write = log.debug if exchange.route in _QUIET else log.info
-    write(
-        "http.request",
-        request_id=exchange.request_id,
-        method=scope["method"],
-        path=scope["path"],
-        status=status,
-        duration_ms=round(seconds * 1e3, 2),
-        bytes=exchange.num_bytes,
-        **{name: value for name, value in fields.items() if value is not None},
-    )
 
 
 def _sane(request_id: bytes | None) -> str | None:

@@ -6,6 +6,8 @@ its caller, and a rotated file formats it twice.
 
 import logging
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -15,9 +17,11 @@ from typing import Any
 class Lines(logging.StreamHandler[Any]):
     """A stream; whatever goes wrong with it is told on standard error and raised nowhere."""
 
+    _held: list[str] | None = None  # while they are to be written together
+
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._put(self.format(record))
+            self._take(self.format(record))
         except Exception:  # noqa: BLE001 - as every handler: who logs must not fail of it
             self.handleError(record)
 
@@ -25,14 +29,39 @@ class Lines(logging.StreamHandler[Any]):
         """Take a finished line, from any thread."""
         self.acquire()
         try:
-            self._put(line)
+            self._take(line)
         except Exception:  # noqa: BLE001 - as above
             self.handleError(logging.makeLogRecord({"msg": line}))
         finally:
             self.release()
 
-    def _put(self, line: str) -> None:
-        self.stream.write(line + "\n")
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Write what comes within in one go, at the end; other threads wait until then."""
+        self.acquire()
+        self._held = held = list[str]()
+        try:
+            yield
+        finally:
+            self._held = None
+            self._put_held(held)
+            self.release()
+
+    def _take(self, line: str) -> None:
+        if self._held is None:
+            self._put([line])
+        else:
+            self._held.append(line)
+
+    def _put_held(self, lines: list[str]) -> None:
+        try:
+            if lines:
+                self._put(lines)
+        except Exception:  # noqa: BLE001 - as above
+            self.handleError(logging.makeLogRecord({"msg": "\n".join(lines)}))
+
+    def _put(self, lines: Sequence[str]) -> None:
+        self.stream.write("\n".join((*lines, "")))
         self.stream.flush()
 
 
@@ -46,14 +75,18 @@ class RotatedLines(Lines, RotatingFileHandler):
         self._size = os.fstat(stream.fileno()).st_size
         return stream
 
-    def _put(self, line: str) -> None:
-        num_bytes = len(line.encode()) + 1
+    def _put(self, lines: Sequence[str]) -> None:
+        num_bytes = sum(len(line.encode()) + 1 for line in lines)
         if self.stream is None:  # the last rollover could not open its file
             self.stream = self._open()
         if self._size + num_bytes > self.maxBytes > 0:
+            if len(lines) > 1:  # some of them may fit
+                for line in lines:
+                    self._put([line])
+                return
             self._make_room()
         self._size += num_bytes
-        super()._put(line)
+        super()._put(lines)
 
     def _make_room(self) -> None:
         path = Path(self.baseFilename)

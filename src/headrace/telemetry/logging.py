@@ -6,12 +6,14 @@ secret-looking keys never reach a line.
 
 import logging
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import structlog
 
+from headrace.telemetry.forms import Event, TextRenderer, add_time, escaped, render_json
 from headrace.telemetry.lines import LineLogger, Lines, RotatedLines
 
 FILE_NAME = "headrace.log"
@@ -53,28 +55,28 @@ def configure_logging(
     )
 
 
-def redact_secrets(
-    _logger: object, _name: str, event: MutableMapping[str, Any]
-) -> MutableMapping[str, Any]:
-    for key in event.keys() & SECRET_KEYS:
-        event[key] = "[redacted]"
+@contextmanager
+def lines_together() -> Iterator[None]:
+    """Write what is logged within in one go, at the end: a write costs more than a line."""
+    with ExitStack() as stack:
+        for handler in logging.getLogger().handlers:
+            if isinstance(handler, Lines):
+                stack.enter_context(handler.together())
+        yield
+
+
+def redact_secrets(_logger: object, _name: str, event: Event) -> Event:
+    if not SECRET_KEYS.isdisjoint(event):
+        for key in event.keys() & SECRET_KEYS:
+            event[key] = "[redacted]"
     return event
 
 
-def escape_unprintable(
-    _logger: object, _name: str, event: MutableMapping[str, Any]
-) -> MutableMapping[str, Any]:
-    """For a terminal, which would obey what a stranger wrote into a path."""
+def escape_unprintable(_logger: object, _name: str, event: Event) -> Event:
     for key, value in event.items():
-        if isinstance(value, str) and not value.isprintable():
-            event[key] = "".join(map(_shown, value))
+        if isinstance(value, str):
+            event[key] = escaped(value)
     return event
-
-
-def _shown(character: str) -> str:
-    if character.isprintable() or character == "\n":  # the renderer quotes lines of a value
-        return character
-    return character.encode("unicode_escape").decode()
 
 
 def _lines(log_dir: Path | None, file_name: str) -> Lines:
@@ -90,18 +92,15 @@ def _shared() -> list[structlog.typing.Processor]:
     return [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        add_time,
         redact_secrets,
     ]
 
 
 def _renderers(log_format: LogFormat, *, colors: bool) -> list[structlog.typing.Processor]:
     if log_format == "json":
-        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-    # No values of local variables in a trace: prompts and keys are among them.
-    plain = structlog.dev.plain_traceback
-    console = structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)
-    return [escape_unprintable, console]
+        return [structlog.processors.format_exc_info, render_json]
+    return [escape_unprintable, TextRenderer(colors=colors)]
 
 
 def _library_formatter(renderers: list[structlog.typing.Processor]) -> logging.Formatter:

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal
+from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import (
@@ -20,6 +20,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from headrace.endpoints import BreakerState, EndpointStatus, RoutingCounts
 from headrace.generation import EngineStats
 
 PREFIX = "headrace_"
@@ -29,9 +30,12 @@ _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.
 _SLOW = (0.1, 0.15, 0.25, 0.4, 0.6, 1.0, 1.5, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
 _SECONDS = (*_FAST, *_SLOW)
 
+_BREAKER_STATES: tuple[BreakerState, ...] = get_args(BreakerState)
+
 Kind = Literal["counter", "gauge", "histogram"]
 Unit = Literal["", "seconds", "bytes", "tokens", "blocks"]
 _MODEL = ("model", "version")
+_ENDPOINT = (*_MODEL, "endpoint")  # names of the configuration, or of those who may load models
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,10 @@ TABLE: tuple[Declaration, ...] = (
         "requests_aborted_total", "counter", "", "Requests aborted before their end.", _MODEL
     ),
     Declaration("worker_restarts_total", "counter", "", "Worker processes replaced.", _MODEL),
+    Declaration("retries_total", "counter", "", "Tries of requests after the first.", _MODEL),
+    Declaration(
+        "answers_moved_total", "counter", "", "Answers that went on at another endpoint.", _MODEL
+    ),
     Declaration("worker_memory_bytes", "gauge", "bytes", "Memory of a worker process.", _MODEL),
     Declaration(
         "model_ready", "gauge", "", "1 while a version of a model answers, else 0.", _MODEL
@@ -138,6 +146,21 @@ TABLE: tuple[Declaration, ...] = (
     Declaration("model_leases", "gauge", "", "Requests that hold a version.", _MODEL),
     Declaration(
         "model_health_score", "gauge", "", "Health of a version that was probed, 0 to 1.", _MODEL
+    ),
+    Declaration(
+        "endpoint_taking",
+        "gauge",
+        "",
+        "1 while a worker or an upstream gets new requests, else 0.",
+        _ENDPOINT,
+    ),
+    Declaration("endpoint_in_flight", "gauge", "", "Requests that an endpoint has.", _ENDPOINT),
+    Declaration(
+        "endpoint_breaker",
+        "gauge",
+        "",
+        "1 for the state that an endpoint's breaker is in, 0 for the others.",
+        (*_ENDPOINT, "state"),
     ),
     Declaration(
         "model_changes_total",
@@ -176,8 +199,10 @@ class ModelSample:
     leases: int
     health_score: float | None
     restarts: int
+    routing: RoutingCounts
     memory_bytes: int
     stats: EngineStats
+    endpoints: tuple[EndpointStatus, ...] = ()
 
 
 Labels = tuple[str, ...]
@@ -308,6 +333,8 @@ class Metrics:
             "http_requests_in_flight": {(): self.in_flight},
             "build_info": {(self._version,): 1},
             "worker_restarts_total": {_labels(m): m.restarts for m in models},
+            "retries_total": {_labels(m): m.routing.num_retries for m in models},
+            "answers_moved_total": {_labels(m): m.routing.num_moves for m in models},
             "worker_memory_bytes": {_labels(m): m.memory_bytes for m in models},
             "model_ready": {_labels(m): m.ready for m in models},
             "model_active": {_labels(m): m.active for m in models},
@@ -318,7 +345,7 @@ class Metrics:
         }
         for name, field in _ENGINE_FIELDS.items():
             values[name] = {_labels(m): getattr(m.stats, field) for m in models}
-        return values
+        return values | _endpoint_values(models)
 
     def _families(self, models: Sequence[ModelSample]) -> Iterator[Metric]:
         values = self._values(models)
@@ -354,6 +381,19 @@ def _histogram_family(row: Declaration, series: Mapping[Labels, Histogram]) -> M
         buckets = list(zip(bounds, accumulate(histogram.counts), strict=True))
         family.add_metric(labels, buckets, histogram.sum)
     return family
+
+
+def _endpoint_values(models: Sequence[ModelSample]) -> dict[str, dict[Labels, float]]:
+    endpoints = {(*_labels(m), each.name): each for m in models for each in m.endpoints}
+    return {
+        "endpoint_taking": {labels: each.is_taking for labels, each in endpoints.items()},
+        "endpoint_in_flight": {labels: each.num_in_flight for labels, each in endpoints.items()},
+        "endpoint_breaker": {
+            (*labels, state): each.breaker == state
+            for labels, each in endpoints.items()
+            for state in _BREAKER_STATES
+        },
+    }
 
 
 def _labels(model: ModelSample) -> Labels:
