@@ -5,13 +5,18 @@ HeadraceError                     500  internal_error
 |   |-- ContextLengthError        400  context_length_exceeded
 |   `-- UnsupportedParameterError 400  unsupported_parameter
 |-- ModelNotFoundError            404  model_not_found
+|-- RolloutNotFoundError          404  rollout_not_found
+|-- ExperimentNotFoundError       404  experiment_not_found
+|-- RequestNotFoundError          404  request_not_found
 |-- ConflictError                 409  conflict
-|   `-- InsufficientMemoryError   409  insufficient_memory
+|   |-- InsufficientMemoryError   409  insufficient_memory
+|   `-- FeedbackGivenError        409  feedback_given
 |-- BodyTooLargeError             413  body_too_large
 |-- BodyTimeoutError              408  body_timeout
 |-- UnavailableError              503  unavailable          carries retry_after
 |   |-- QueueFullError            503  queue_full
 |   |-- NotReadyError             503  model_not_ready
+|   |-- NoEndpointError           503  no_endpoint
 |   `-- DrainingError             503  draining
 |-- DeadlineError                 504  deadline_exceeded
 |-- WorkerDiedError               500  worker_died
@@ -67,6 +72,30 @@ class ModelNotFoundError(HeadraceError):
     type = "invalid_request_error"
 
 
+class RolloutNotFoundError(HeadraceError):
+    """No rollout has that id."""
+
+    status = 404
+    code = "rollout_not_found"
+    type = "invalid_request_error"
+
+
+class ExperimentNotFoundError(HeadraceError):
+    """No experiment has that id."""
+
+    status = 404
+    code = "experiment_not_found"
+    type = "invalid_request_error"
+
+
+class RequestNotFoundError(HeadraceError):
+    """No request of that id belongs to an experiment that runs, or it was too long ago."""
+
+    status = 404
+    code = "request_not_found"
+    type = "invalid_request_error"
+
+
 class ConflictError(HeadraceError):
     """What is asked for cannot be done to a model in the state that it is in."""
 
@@ -79,6 +108,12 @@ class InsufficientMemoryError(ConflictError):
     """A model needs more memory than there is; names both numbers."""
 
     code = "insufficient_memory"
+
+
+class FeedbackGivenError(ConflictError):
+    """Feedback of a request counts once."""
+
+    code = "feedback_given"
 
 
 class BodyTooLargeError(HeadraceError):
@@ -115,6 +150,12 @@ class NotReadyError(UnavailableError):
     """The model is loading, or its worker is being restarted."""
 
     code = "model_not_ready"
+
+
+class NoEndpointError(UnavailableError):
+    """None of a model's endpoints takes requests."""
+
+    code = "no_endpoint"
 
 
 class DrainingError(UnavailableError):
@@ -155,6 +196,11 @@ def from_code(
     """Rebuild an error that crossed a process boundary as its code and sentence."""
     kind = _BY_CODE.get(code, HeadraceError)
     return kind(message, param=param, retry_after=retry_after)
+
+
+def again(error: HeadraceError) -> HeadraceError:
+    """The same error for another caller; an exception object belongs to one."""
+    return from_code(error.code, error.message, param=error.param, retry_after=error.retry_after)
 
 
 def _tree(kind: type[HeadraceError]) -> list[type[HeadraceError]]:

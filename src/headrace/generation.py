@@ -61,8 +61,9 @@ Prompt = str | list[int] | Chat
 class Answered(msgspec.Struct, frozen=True, array_like=True):
     """What the client has of one sequence's answer already: tokens, and characters of their text.
 
-    The text may end within the token that comes next. `is_finished` when nothing is missing; the
-    tokens are not told then.
+    The text may end within the token that comes next, or before the last one's, as servers hold
+    tokens or text back in their own ways. `is_finished` when nothing is missing; the tokens are not
+    told then.
     """
 
     token_ids: list[int]
@@ -74,8 +75,13 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request. `deadline` is on the machine's monotonic clock, in seconds.
 
     `cache_salt` keeps tenants apart: equal prompts share cached blocks only under equal salt.
+    `user` is whoever asks, as far as the client names one; `trace` holds the headers of W3C's Trace
+    Context that it sent.
     `was_accepted` says that another worker had taken the request, and `answered` what it sent: one
-    entry a sequence, None where nothing was. Only what comes after that is sent.
+    entry a sequence, None where nothing was; empty where nothing was sent, or the tokens of what
+    was are not known. Only what comes after that is sent.
+    `answered_text` is, with n=1, what the client has of the answer, without an echo. Where it is
+    given, a model goes on by it, and `answered` only tells how many tokens it was, if known.
     """
 
     request_id: str
@@ -83,14 +89,20 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     sampling: SamplingParams = SamplingParams()
     deadline: float | None = None
     cache_salt: str = ""
+    user: str | None = None
+    trace: dict[str, str] = {}
     was_accepted: bool = False
     answered: tuple[Answered | None, ...] = ()
+    answered_text: str | None = None
 
 
 class TopLogprob(msgspec.Struct, frozen=True, array_like=True):
-    """One candidate token: its id, its bytes and log-probability (natural logarithm)."""
+    """One candidate token: its id, its bytes and log-probability (natural logarithm).
 
-    token_id: int
+    Other servers name a token by its bytes only; its id is None then.
+    """
+
+    token_id: int | None
     token: bytes
     logprob: float
 
@@ -98,10 +110,11 @@ class TopLogprob(msgspec.Struct, frozen=True, array_like=True):
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
     """A token of the answer, with the likeliest alternatives in falling order.
 
-    `logprob` is None only for a prompt's first token, which nothing precedes.
+    `logprob` is None only for a prompt's first token, which nothing precedes; `token_id` where
+    another server does not tell it.
     """
 
-    token_id: int
+    token_id: int | None
     token: bytes
     logprob: float | None
     top: list[TopLogprob]
@@ -120,12 +133,14 @@ class Timing(msgspec.Struct, frozen=True, array_like=True):
 
     `queue_time`: arrival of the request to when its first sequence was first scheduled.
     `time_to_first_token`: arrival to first token. `generation_time`: first scheduled to last one.
+    Of another server's answer these are from sending the request on, and `queue_time` and
+    `batch_size` are None, since it does not tell them.
     """
 
-    queue_time: float
+    queue_time: float | None
     time_to_first_token: float
     generation_time: float
-    batch_size: int
+    batch_size: int | None
 
 
 class Chunk(msgspec.Struct, frozen=True, array_like=True):
@@ -134,7 +149,8 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True):
     `index` numbers the sequences of a request with n > 1. `text` may be empty while a character or
     a possible stop string is incomplete. The last chunk of an index, and only that, has
     `finish_reason`, `usage` and `timing`; `stop_reason` is the stop string or token id that matched
-    (None for end of sequence).
+    (None for end of sequence). Another server may tell neither `token_ids`, which are empty then,
+    nor `usage`.
     """
 
     index: int
@@ -165,17 +181,17 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a loaded model says of itself."""
+    """What a loaded model says of itself; None is what another server does not tell of its own."""
 
     model_id: str
     architecture: str
     executor: str
-    precision: str
-    kv_cache_precision: str
-    max_model_len: int
-    vocab_size: int
-    block_size: int
-    num_blocks: int
+    precision: str | None
+    kv_cache_precision: str | None
+    max_model_len: int | None
+    vocab_size: int | None
+    block_size: int | None
+    num_blocks: int | None
     has_chat_template: bool
     fingerprint: str
 

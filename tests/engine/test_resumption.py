@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -9,8 +10,8 @@ from engine.paged_executor import EOS, ByteStream, ByteTokenizer, PagedExecutor
 from headrace.engine.config import EngineConfig
 from headrace.engine.engine import Engine
 from headrace.engine.stream import fold_chunks
-from headrace.generation import Chunk, GenerationRequest, SamplingParams
-from headrace.worker.resumable import Resumable
+from headrace.generation import Answered, Chunk, GenerationRequest, SamplingParams
+from headrace.routing.attempts.resumable import Resumable
 
 PIECES = [b"a", b"b", b"ab", b"ba", b"aab", b"bba", b" ", b"", b"aba b"]
 PIECES += ["你".encode()[:1], "你".encode()[1:], "好".encode()]
@@ -117,3 +118,26 @@ def test_an_answer_goes_on_elsewhere_as_if_nothing_had_happened(
             asked = answer.resume(request)
     assert is_done
     assert answers(found) == answers(undisturbed)
+
+
+@given(
+    prompt=st.lists(st.integers(0, 255), min_size=1, max_size=20),
+    sampling=_SAMPLINGS,
+    tokens=st.integers(0, 40),
+    characters=st.integers(0, 120),
+)
+def test_what_was_sent_may_hold_more_tokens_than_text_or_less(
+    prompt: list[int], sampling: SamplingParams, tokens: int, characters: int
+) -> None:
+    sampling = msgspec.structs.replace(sampling, n=1, echo=False, logprobs=None)
+    request = GenerationRequest(request_id="r", prompt=prompt, sampling=sampling)
+    (whole,) = fold_chunks(run(request, EngineConfig())[0])
+    token_ids = whole.token_ids[: min(tokens, len(whole.token_ids) - 1)]
+    num_sent = min(characters, len(whole.text))
+    known = Answered(token_ids, num_sent)
+    (rest,) = fold_chunks(
+        run(msgspec.structs.replace(request, answered=(known,)), EngineConfig())[0]
+    )
+    assert rest.text == whole.text[num_sent:]
+    assert rest.token_ids[-1:] == whole.token_ids[-1:]
+    assert (rest.finish_reason, rest.stop_reason) == (whole.finish_reason, whole.stop_reason)

@@ -16,7 +16,7 @@ from headrace.registry.registry import Registry
 from headrace.registry.spec import ModelSpec
 from headrace.registry.workers.patience import Patience
 from real_server import cache_dir
-from scripted_serving import Served, generate, is_alive
+from scripted_serving import Served, generate, is_alive, new_router
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12)
 QUICK = Patience(tick=0.2, first_delay=0.05)
@@ -24,7 +24,7 @@ QUICK = Patience(tick=0.2, first_delay=0.05)
 
 @pytest.fixture
 async def served() -> AsyncIterator[Served]:
-    registry = Registry(cache_dir(), patience=QUICK)
+    registry = Registry(cache_dir(), new_router=new_router, patience=QUICK)
     served = Served(registry)
     await registry.start([ModelSpec(name="m0", source="smollm2")])
     await registry.loaded()
@@ -95,7 +95,7 @@ async def test_a_file_that_cannot_be_read_fails_with_one_line(
     path = tmp_path / "model.gguf"
     if content is not None:
         path.write_bytes(content)
-    registry = Registry(tmp_path, patience=QUICK)
+    registry = Registry(tmp_path, new_router=new_router, patience=QUICK)
     await registry.start([ModelSpec(name="m", source=str(path))])
     try:
         with pytest.raises(ModelFileError, match=str(path)) as failure:

@@ -22,7 +22,7 @@ from headrace.errors import (
 from headrace.generation import SamplingParams
 from headrace.registry.registry import Registry
 from headrace.registry.spec import ModelSpec
-from scripted_serving import COMMAND, IMPATIENT, Served, generate, is_alive, serving
+from scripted_serving import COMMAND, IMPATIENT, Served, generate, is_alive, new_router, serving
 from scripted_worker import MARKER, NUM_BLOCKS
 
 COUNT_3 = "0 1 2 "
@@ -90,7 +90,7 @@ async def test_a_value_that_no_frame_can_hold_is_the_callers_mistake(served: Ser
 async def test_the_versions_of_a_name_run_side_by_side_and_the_highest_is_active(
     tmp_path: Path,
 ) -> None:
-    registry = Registry(tmp_path, command=COMMAND, patience=IMPATIENT)
+    registry = Registry(tmp_path, new_router=new_router, command=COMMAND, patience=IMPATIENT)
     await registry.start(
         [ModelSpec(name="m", source="good", version=version) for version in (2, 1)]
     )
@@ -248,7 +248,7 @@ async def test_a_worker_that_has_work_and_takes_no_step_is_replaced(served: Serv
 async def test_a_model_whose_worker_stops_coming_back_refuses_until_it_does(tmp_path: Path) -> None:
     async with serving(tmp_path, "crash-later") as served:
         (tmp_path / MARKER).touch()
-        with pytest.raises(NotReadyError, match="m0@1 has failed"):
+        with pytest.raises(NotReadyError, match="m0@1 is loading"):
             await served.answer("crash")
         assert served.status.state == "active"
         assert not served.status.is_answering
@@ -290,7 +290,9 @@ async def test_a_load_that_fails_says_why_and_harms_no_other(
 
 async def test_a_load_that_breaks_is_in_the_models_own_log_file(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
-    registry = Registry(tmp_path, command=COMMAND, patience=IMPATIENT, log_dir=logs)
+    registry = Registry(
+        tmp_path, new_router=new_router, command=COMMAND, patience=IMPATIENT, log_dir=logs
+    )
     await registry.start([ModelSpec(name="m", source="broken")])
     with pytest.raises(HeadraceError, match="out of cheese"):
         await registry.loaded()
@@ -304,7 +306,9 @@ async def test_a_failure_told_between_two_looks_at_the_worker_is_not_forgotten(
     tmp_path: Path,
 ) -> None:
     # Looking all the time: every frame then comes while a look is due.
-    registry = Registry(tmp_path, command=COMMAND, patience=replace(IMPATIENT, tick=1e-6))
+    registry = Registry(
+        tmp_path, new_router=new_router, command=COMMAND, patience=replace(IMPATIENT, tick=1e-6)
+    )
     await registry.start([ModelSpec(name="m", source="broken")])
     with pytest.raises(HeadraceError, match="out of cheese"):
         await asyncio.wait_for(registry.loaded(), 30)
@@ -312,7 +316,9 @@ async def test_a_failure_told_between_two_looks_at_the_worker_is_not_forgotten(
 
 
 async def test_a_command_that_cannot_be_started_fails_the_model(tmp_path: Path) -> None:
-    registry = Registry(tmp_path, command=("/nonexistent",), patience=IMPATIENT)
+    registry = Registry(
+        tmp_path, new_router=new_router, command=("/nonexistent",), patience=IMPATIENT
+    )
     await registry.start([ModelSpec(name="m", source="good")])
     with pytest.raises(WorkerDiedError, match="could not be started"):
         await registry.loaded()
@@ -347,7 +353,7 @@ async def test_while_loading_requests_are_told_when_to_come_back(tmp_path: Path)
 
 
 async def test_no_models_are_not_ready(tmp_path: Path) -> None:
-    registry = Registry(tmp_path)
+    registry = Registry(tmp_path, new_router=new_router)
     await registry.start([])
     assert not registry.is_ready
     await registry.close()

@@ -20,11 +20,19 @@ import asyncio, sys
 from pathlib import Path
 from headrace.registry.registry import Registry
 from headrace.registry.spec import ModelSpec
+from headrace.routing.router import VersionRouter
 from headrace.telemetry.logging import configure_logging
+
+async def new_router(*arguments):
+    return VersionRouter(*arguments)
 
 async def main():
     configure_logging(log_format="text")
-    registry = Registry(Path(sys.argv[1]), command=(sys.executable, sys.argv[2]))
+    registry = Registry(
+        Path(sys.argv[1]),
+        new_router=new_router,
+        command=(sys.executable, sys.argv[2]),
+    )
     await registry.start([ModelSpec(name="m", source=sys.argv[3])])
     while registry.statuses()[0].phase in ("queued", "starting"):
         await asyncio.sleep(0.01)
@@ -38,9 +46,13 @@ import asyncio, signal, sys
 from pathlib import Path
 from headrace.registry.registry import Registry
 from headrace.registry.spec import ModelSpec
+from headrace.routing.router import VersionRouter
+
+async def new_router(*arguments):
+    return VersionRouter(*arguments)
 
 async def main():
-    registry = Registry(Path(sys.argv[1]))
+    registry = Registry(Path(sys.argv[1]), new_router=new_router)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     await registry.start([ModelSpec(name="m", source="pypi:tiny-model")])

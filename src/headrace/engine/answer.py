@@ -18,6 +18,7 @@ class Answer:
         "_end",
         "_ends",
         "_index",
+        "_is_plain",
         "_last_ids",
         "_logprobs",
         "_max_tokens",
@@ -50,6 +51,7 @@ class Answer:
         self._stop_ids = frozenset(params.stop_token_ids)
         self._last_ids = self._stop_ids.union(() if params.ignore_eos else eos_token_ids)
         self._stops = StopStrings(params.stop) if params.stop else None
+        self._is_plain = not params.stop and params.logprobs is None  # text goes out as it comes
         # What has been received and not sent: text, tokens, and where the text of each token ends.
         self._text = ""
         self._token_ids: list[int] = []
@@ -74,18 +76,22 @@ class Answer:
             if self.finish_reason is None:
                 self.finish("length")
             return None
-        if text and self._stops is None and self._logprobs is None and not self._token_ids:
+        if text and self._is_plain and not self._token_ids:
             return Chunk(self._index, text, [token_id])
         self._hold(token_id, logprob, text)
         return self._release() if text and self.finish_reason is None else None
 
     def resume(self, token_ids: Collection[int], num_characters: int) -> None:
-        """Go on after tokens, and so many characters, that have been sent before."""
+        """Go on after tokens, and so many characters, that have been sent before.
+
+        Either may be ahead of the other: another server holds text or tokens back in its own way.
+        """
         for token_id in token_ids:
             self.num_tokens += 1
             self._receive(self._text_stream.push(token_id))
-        self._text, self._ends = "", []
+        self._text, self._ends = self._text[num_characters:], []
         self._num_sent = num_characters
+        self._is_plain = self._is_plain and num_characters == self._num_received
 
     def finish(self, reason: FinishReason) -> None:
         """End here: nothing more comes, so an incomplete character is sent as it is."""

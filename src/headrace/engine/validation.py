@@ -25,13 +25,16 @@ class RequestLimits:
         params = request.sampling
         self.check_sampling(params)
         self._check_prompt(prompt_ids, params)
-        if params.n * len(prompt_ids) > self.config.max_queued_tokens:
+        num_answered = sum(len(each.token_ids) for each in request.answered if each is not None)
+        if params.n * len(prompt_ids) + num_answered > self.config.max_queued_tokens:
             raise InvalidRequestError(
-                f"n={params.n} times a prompt of {len(prompt_ids)} tokens is more than "
-                f"the {self.config.max_queued_tokens} tokens that may wait",
+                f"n={params.n} times a prompt of {len(prompt_ids)} tokens, and {num_answered} of "
+                f"answers, are more than the {self.config.max_queued_tokens} tokens that may wait",
                 param="n",
             )
-        return self._max_tokens(len(prompt_ids), params)
+        max_tokens = self._max_tokens(len(prompt_ids), params)
+        self._check_answered(request, max_tokens)
+        return max_tokens
 
     def check_sampling(self, params: SamplingParams) -> None:
         """Check what does not depend on the prompt."""
@@ -58,6 +61,26 @@ class RequestLimits:
                 f"logit_bias values must be from -{MAX_LOGIT_BIAS:g} to {MAX_LOGIT_BIAS:g}",
                 param="logit_bias",
             )
+
+    def _check_answered(self, request: GenerationRequest, max_tokens: int) -> None:
+        """An answer begun elsewhere is shorter than `max_tokens`, which fits the context."""
+        if request.answered_text is not None:
+            raise _wrong_answered("this model goes on with an answer by its tokens, not its text")
+        if not request.answered:
+            return
+        if len(request.answered) != request.sampling.n:
+            raise _wrong_answered(f"expected {request.sampling.n} entries, one a choice")
+        known = [each for each in request.answered if each is not None]
+        if len(known) == len(request.answered) and all(each.is_finished for each in known):
+            raise _wrong_answered("every choice is finished")
+        for each in known:
+            self._check_ids(each.token_ids, "answered")
+            if each.num_characters < 0:
+                raise _wrong_answered("num_characters must be at least 0")
+            if each.token_ids and max_tokens <= len(each.token_ids):
+                raise _wrong_answered(
+                    f"{len(each.token_ids)} tokens leave nothing of max_tokens={max_tokens}"
+                )
 
     def _check_stops(self, params: SamplingParams) -> None:
         if not all(params.stop):
@@ -116,6 +139,10 @@ _RANGES: dict[str, tuple[float, float]] = {
     "frequency_penalty": (-_ANY, _ANY),
     "repetition_penalty": (0.01, _ANY),
 }
+
+
+def _wrong_answered(complaint: str) -> InvalidRequestError:
+    return InvalidRequestError(f"answered: {complaint}", param="answered")
 
 
 def _span(low: float, high: float) -> str:

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from headrace.endpoints import Router
 from headrace.errors import DrainingError
-from headrace.generation import LanguageModel
 from headrace.registry.catalogue import Catalogue
 from headrace.registry.drain import Drain
 from headrace.registry.residency import Residency
@@ -24,7 +24,7 @@ class Lending:
         self._unused.set()
 
     @asynccontextmanager
-    async def acquire(self, name: str, deadline: float | None) -> AsyncIterator[LanguageModel]:
+    async def acquire(self, name: str, deadline: float | None) -> AsyncIterator[Router]:
         version = self._catalogue.find(name)
         self._refuse_when_draining(version)
         if version.refusal is not None:

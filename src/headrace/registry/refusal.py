@@ -13,11 +13,11 @@ def refusal(
     *,
     state: State,
     is_open: bool,
-    has_workers: bool,
-    of_workers: HeadraceError | None,
+    is_up: bool,
+    of_endpoints: HeadraceError | None,
 ) -> HeadraceError:
-    """Of a version that is not open, or whose workers have not all proved themselves."""
-    if state == "deprecated" and not has_workers:
+    """Of a version that is not open, or whose endpoints have not all proved themselves."""
+    if state == "deprecated" and not is_up:
         return ModelNotFoundError(
             f"{model_id} was replaced and is not in memory; a swap or a rollback loads it",
             param="model",
@@ -26,8 +26,8 @@ def refusal(
         return NotReadyError(f"{model_id} has failed", retry_after=FAILED_RETRY_AFTER)
     if not is_open:
         return NotReadyError(f"{model_id} is being replaced", retry_after=UNLOADED_RETRY_AFTER)
-    if not has_workers:
+    if not is_up:
         return NotReadyError(f"{model_id} is not loaded", retry_after=UNLOADED_RETRY_AFTER)
-    if of_workers is not None:
-        return of_workers
+    if of_endpoints is not None:
+        return of_endpoints
     return NotReadyError(f"{model_id} is being checked", retry_after=UNPROVEN_RETRY_AFTER)

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 
-from headrace.generation import LanguageModel
+from headrace.endpoints import NewRouter, Router
 from headrace.registry.catalogue import Catalogue, split
 from headrace.registry.changes.admission import memory_needed
 from headrace.registry.changes.first_loads import FirstLoads
@@ -51,6 +51,7 @@ class Registry:
         self,
         state_dir: Path,
         *,
+        new_router: NewRouter,
         database_url: str = IN_MEMORY,
         server: str = "",
         max_loaded_models: int | None = None,
@@ -60,6 +61,7 @@ class Registry:
         sizes: MemoryNeeded | None = None,
         patience: Patience | None = None,
     ) -> None:
+        self._new_router = new_router
         self._patience = patience = patience or Patience()
         self._workers = Workers(
             state_dir=state_dir,
@@ -138,7 +140,7 @@ class Registry:
         await self._tasks.close()
         versions = self._catalogue.versions()
         for version in versions:
-            if version.has_workers and version.lifecycle.can_move("unloading"):
+            if version.is_up and version.lifecycle.can_move("unloading"):
                 version.move("unloading")
         await asyncio.gather(*(self._residency.take_down(v, drain_timeout) for v in versions))
         self._watchers.close()
@@ -201,7 +203,7 @@ class Registry:
 
     def acquire(
         self, name: str, deadline: float | None = None
-    ) -> AbstractAsyncContextManager[LanguageModel]:
+    ) -> AbstractAsyncContextManager[Router]:
         """Lease a model by name, or one version by `name@version`, for one request.
 
         One that sleeps, or is being replaced, is waited for until `deadline` (monotonic).
@@ -261,6 +263,7 @@ class Registry:
             is_declared=stored.is_declared,
             reason=stored.reason,
             new_worker=self._workers.new,
+            new_router=self._new_router,
             patience=self._patience,
             on_change=self._tell,
             on_unused=self._residency.someone_left,

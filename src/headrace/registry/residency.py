@@ -181,6 +181,8 @@ class Residency:
             await version.bring_up()
 
     async def _take_place(self, version: Version) -> None:
+        if not version.spec.has_workers:
+            return  # it takes no memory
         async with self._turn:
             while self._max_loaded is not None and len(self._residents) >= self._max_loaded:
                 self._freed.clear()

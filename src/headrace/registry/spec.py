@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from headrace.endpoints import RoutingConfig, UpstreamConfig
 from headrace.engine.config import EngineConfig
 from headrace.executors.config import ExecutorConfig
 
@@ -27,8 +28,9 @@ class GoldenCase:
 class ModelSpec:
     """One version of one model: where it comes from and how it is to run.
 
-    `replicas` workers serve it. Unused for `idle_unload_after` seconds its workers end, and the
-    next request starts them again; None: they stay.
+    `replicas` workers serve it, and `upstreams` beside them. A `source` that is a URL is one of the
+    upstreams, and there are no workers then. Unused for `idle_unload_after` seconds its workers
+    end, and the next request starts them again; None: they stay.
     """
 
     name: str
@@ -40,7 +42,19 @@ class ModelSpec:
     retain: Retain = "warm"
     idle_unload_after: float | None = None
     golden: tuple[GoldenCase, ...] = ()
+    routing: RoutingConfig = field(default_factory=RoutingConfig)
+    upstreams: tuple[UpstreamConfig, ...] = ()
 
     @property
     def model_id(self) -> str:
         return f"{self.name}@{self.version}"
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether the source is a model to load."""
+        return not is_url(self.source)
+
+
+def is_url(source: str) -> bool:
+    """Whether a source is a server that answers already, and no model to load."""
+    return source.lower().startswith(("http://", "https://"))

@@ -1,8 +1,9 @@
 """A model version, and one worker of it, as they are seen from outside at one moment."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from headrace.endpoints import EndpointStatus, RoutingCounts
 from headrace.generation import EngineStats, ModelInfo
 from headrace.registry.lifecycle import State
 
@@ -26,7 +27,7 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStatus:
-    """One version with all its workers.
+    """One version with all its workers, and its other endpoints.
 
     A worker that dies and comes back leaves the state as it is: `phase` tells what the workers do,
     `is_answering` whether the version could answer now. `health_score` is None before the first
@@ -51,3 +52,5 @@ class ModelStatus:
     num_leases: int = 0
     info: ModelInfo | None = None
     stats: EngineStats | None = None
+    endpoints: tuple[EndpointStatus, ...] = ()
+    routing: RoutingCounts = field(default_factory=RoutingCounts)

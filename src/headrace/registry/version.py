@@ -4,13 +4,15 @@ Knows its own life only: which version is active, and what is remembered, is the
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+from headrace.endpoints import NewRouter, Router, RoutingCounts
 from headrace.errors import HeadraceError
-from headrace.generation import LanguageModel, ModelInfo
-from headrace.registry.health.check import probe_all, prove
+from headrace.generation import ModelInfo
+from headrace.registry.health.check import probe_all, probe_golden, prove
 from headrace.registry.health.probe import Probe
 from headrace.registry.health.score import Health, is_fault
 from headrace.registry.lifecycle import Lifecycle, State
@@ -37,6 +39,7 @@ class Version:
         is_declared: bool = False,
         reason: str | None = None,
         new_worker: NewWorker,
+        new_router: NewRouter,
         patience: Patience,
         on_change: Callable[["Version"], None],
         on_unused: Callable[[], None] = lambda: None,
@@ -51,10 +54,12 @@ class Version:
         self.started_at = time.time()
         self._loaded_at: float | None = None
         self._new_worker = new_worker
+        self._new_router = new_router
         self._patience = patience
         self._on_change = on_change
         self._usage = Usage(on_unused)
         self._replicas = Replicas()
+        self._router: Router | None = None
         self._is_proven = False
         self._proven_at = 0.0  # monotonic
         self._info: ModelInfo | None = None
@@ -74,23 +79,24 @@ class Version:
         return self.lifecycle.state
 
     @property
-    def has_workers(self) -> bool:
-        return bool(self._replicas)
+    def is_up(self) -> bool:
+        """Whether it has endpoints, workers or upstreams, or they are on their way."""
+        return self._router is not None or bool(self._replicas)
 
     @property
     def is_proven(self) -> bool:
-        """Whether it has workers, and all that it has now have passed the health check."""
+        """Whether it has endpoints, and all that it has now have passed the health check."""
         return self._is_proven
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has workers that nobody uses."""
+        """Whether it has endpoints that nobody uses."""
         return self._is_proven and self._usage.count == 0
 
     @property
     def can_wake(self) -> bool:
-        """Whether it has no workers for lack of use alone."""
-        return not self._replicas and self.state in ("ready", "active")
+        """Whether it has no endpoints for lack of use alone."""
+        return not self.is_up and self.state in ("ready", "active")
 
     @property
     def num_leases(self) -> int:
@@ -121,19 +127,19 @@ class Version:
 
     @property
     def is_answering(self) -> bool:
-        return self._is_proven and self._replicas.is_answering
+        return self._is_proven and self._router is not None and self._router.is_answering
 
     @property
     def refusal(self) -> HeadraceError | None:
         """Why a new request cannot be taken now; a short wait for a restarting worker is none."""
-        if self._is_proven and self.is_open:
-            return self._replicas.refusal
+        if self._router is not None and self._is_proven and self.is_open:
+            return self._router.refusal
         return refusal(
             self.model_id,
             state=self.state,
             is_open=self.is_open,
-            has_workers=self.has_workers,
-            of_workers=self._replicas.refusal if self.has_workers else None,
+            is_up=self.is_up,
+            of_endpoints=None if self._router is None else self._router.refusal,
         )
 
     def retry_after_stop(self, ends_at: float) -> float:
@@ -147,11 +153,11 @@ class Version:
             version=self.spec.version,
             state=self.state,
             is_answering=self.is_answering,
-            progress=self._replicas.progress,
+            progress=self._replicas.progress if self._replicas else float(self._is_proven),
             phase=self._phase,
             reason=self.reason or self._replicas.reason,
             health_score=self.health.score(time.monotonic()),
-            replicas=self.spec.replicas,
+            replicas=self.spec.replicas if self.spec.has_workers else 0,
             pids=self.pids,
             restarts=self._replicas.restarts,
             memory_bytes=self._replicas.memory_bytes,
@@ -160,6 +166,8 @@ class Version:
             num_leases=self._usage.count,
             info=self._info,
             stats=self._replicas.stats,
+            endpoints=() if self._router is None else tuple(self._router.statuses()),
+            routing=RoutingCounts() if self._router is None else self._router.counts,
         )
 
     # Loading and ending
@@ -174,17 +182,22 @@ class Version:
             self.move("failed")
 
     async def bring_up(self) -> None:
-        """Start the workers and prove that they answer; take them down if this raises.
+        """Start the workers, reach the upstreams, prove that they answer; undo it if this raises.
 
         Moves a version that is loaded for the first time on to ready.
         """
-        assert not self._replicas, "it is brought up once"
+        assert not self.is_up, "it is brought up once"
         self.started_at = time.time()
-        numbers = range(self.spec.replicas)
-        self._replicas = Replicas(
-            [self._new_worker(self.spec, number, self._worker_changed) for number in numbers]
+        spec = self.spec
+        workers = self._new_workers()
+        self._replicas = replicas = Replicas(workers)
+        replicas.start()
+        self._router = router = await self._new_router(
+            spec.model_id, spec.routing, workers, spec.upstreams, self._endpoint_changed
         )
-        await self._replicas.start()
+        await replicas.settled()
+        await router.start()
+        self._info = router.info
         if self.state == "loading":
             self.move("health_check")
         await prove(self.model_id, self.check_health, delay=self._patience.first_delay)
@@ -196,14 +209,19 @@ class Version:
         else:
             self._on_change(self)
 
+    def _new_workers(self) -> list[Supervisor]:
+        numbers = range(self.spec.replicas if self.spec.has_workers else 0)
+        return [self._new_worker(self.spec, number, self._worker_changed) for number in numbers]
+
     def take_down(self, drain_timeout: float) -> asyncio.Task[None]:
-        """End the workers; at once there are none to use, and at the task's end none at all."""
+        """End the endpoints; at once there are none to use, and at the task's end none at all."""
         if self._is_proven and self._replicas.is_measured:
             self.measured = self._replicas.footprint
         replicas, self._replicas, self._is_proven = self._replicas, Replicas(), False
+        router, self._router = self._router, None
         if self._ending is None or self._ending.done():
-            self._is_ending = bool(replicas)
-            work = self._end(replicas, drain_timeout)
+            self._is_ending = router is not None or bool(replicas)
+            work = self._end(replicas, router, drain_timeout)
             self._ending = asyncio.create_task(work, name=f"end-{self.model_id}")
         return self._ending
 
@@ -212,22 +230,38 @@ class Version:
         if self._ending is not None:
             await asyncio.shield(self._ending)
 
-    async def _end(self, replicas: Replicas, drain_timeout: float) -> None:
-        if replicas:
-            await replicas.stop(drain_timeout)
-            self._is_ending = False
-            if self.state != "loading":  # else what comes next tells more
-                self._on_change(self)
+    async def _end(self, replicas: Replicas, router: Router | None, drain_timeout: float) -> None:
+        if router is None and not replicas:
+            return
+        ends_at = time.monotonic() + drain_timeout
+        await replicas.stop(drain_timeout)
+        if router is not None:
+            if self.spec.upstreams:
+                await self._unused_within(ends_at - time.monotonic())
+            await router.close()
+        self._is_ending = False
+        if self.state != "loading":  # else what comes next tells more
+            self._on_change(self)
+
+    async def _unused_within(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._usage.unused()
 
     async def check_health(self) -> Probe | None:
         """Probe every worker and remember, and return, the worst of what they said.
 
-        None when they were taken down meanwhile, so that they could not but fail.
+        Without workers the whole is asked, and how each upstream does is the router's to know. None
+        when they were taken down meanwhile, so that they could not but fail.
         """
-        replicas, timeout = self._replicas, self._patience.probe
-        assert replicas, "only a version with workers is probed"
-        found = await probe_all(replicas.models, self.spec.golden, timeout=timeout)
-        if replicas is not self._replicas:
+        router, replicas, timeout = self._router, self._replicas, self._patience.probe
+        assert router is not None, "only a version with endpoints is probed"
+        if replicas:
+            found = await probe_all(replicas.models, self.spec.golden, timeout=timeout)
+        else:
+            golden, is_alive = self.spec.golden, router.is_answering
+            found = await probe_golden(router, golden, is_alive=is_alive, timeout=timeout)
+        if router is not self._router:
             return None
         self.checked_at = time.monotonic()
         self.health.note_probe(found, self.checked_at)
@@ -237,12 +271,13 @@ class Version:
     # Use
 
     @contextmanager
-    def lease(self) -> Iterator[LanguageModel]:
-        """Use the least busy worker for a request, whose end counts for the health."""
+    def lease(self) -> Iterator[Router]:
+        """Use its endpoints for a request, whose end counts for the health."""
+        assert self._router is not None, "a lease is given when nothing refuses it"
         failure: BaseException | None = None
         with self.hold():
             try:
-                yield self._replicas.least_busy()
+                yield self._router
             except BaseException as exc:
                 failure = exc
                 raise
@@ -261,19 +296,26 @@ class Version:
 
     def _worker_changed(self, worker: Supervisor) -> None:
         self._info = worker.status.info or self._info
+        if self._router is not None:
+            self._router.worker_changed(worker)
+        self._on_change(self)
+
+    def _endpoint_changed(self) -> None:
         self._on_change(self)
 
     @property
     def _phase(self) -> str:
         if self.state == "unloading" or self._is_ending:
             return "draining"
-        if not self._replicas:
-            return _PHASE_WITHOUT_WORKERS[self.state]
+        if not self.is_up:
+            return _PHASE_WITHOUT_ENDPOINTS[self.state]
+        if not (self._replicas or self._is_proven):
+            return "connecting"
         is_settled = self._is_proven or self._replicas.has_failed
         return self._replicas.phase or ("" if is_settled else "warming")
 
 
-_PHASE_WITHOUT_WORKERS: dict[State, str] = {
+_PHASE_WITHOUT_ENDPOINTS: dict[State, str] = {
     "loading": "queued",
     "health_check": "queued",
     "ready": "idle",

@@ -6,12 +6,13 @@ the wrong type or out of range is one sentence that names the key and where it w
 
 import ipaddress
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import ConfigurationError
 from headrace.registry.spec import ModelSpec
+from headrace.settings.api_keys import ApiKeys, read_api_keys
 from headrace.settings.layers import (
     Layer,
     environment_layer,
@@ -21,31 +22,32 @@ from headrace.settings.layers import (
     overlay,
     validate,
 )
+from headrace.settings.models import MODEL_NAME, EngineSection, GoldenSection, ModelSection
 from headrace.settings.sections import (
-    MODEL_NAME,
     NOT_SUPPORTED_YET,
-    EngineSection,
-    GoldenSection,
     LimitsSection,
-    ModelSection,
     ServerSection,
     StorageSection,
     TelemetrySection,
     default_state_dir,
 )
 from headrace.settings.specs import model_spec, model_specs, requested_spec
+from headrace.settings.upstreams import RoutingSection, UpstreamSection
 
 __all__ = [
     "MODEL_NAME",
     "NOT_SUPPORTED_YET",
+    "ApiKeys",
     "EngineSection",
     "GoldenSection",
     "LimitsSection",
     "ModelSection",
+    "RoutingSection",
     "ServerSection",
     "Settings",
     "StorageSection",
     "TelemetrySection",
+    "UpstreamSection",
     "default_state_dir",
     "is_loopback",
     "load_settings",
@@ -63,17 +65,18 @@ class Settings:
     limits: "LimitsSection"
     telemetry: "TelemetrySection"
     models: tuple[ModelSpec, ...]
+    api_keys: ApiKeys = field(default_factory=lambda: ApiKeys({}))
 
 
 def load_settings(config: Path | None, overrides: Mapping[str, Any]) -> Settings:
     """Read the file, the environment and the flags; ConfigurationError says what is wrong.
 
-    `overrides` has the shape of the file; its `engine` is worked into every model.
+    `overrides` has the shape of the file; its `engine` is worked into every model that has workers.
     """
     file, environment = file_layer(config), environment_layer()
     below = overlay(file.values, environment.values)
     models = below.get("models")
-    flags = flag_layer(overrides, num_models=len(models) if isinstance(models, list) else 0)
+    flags = flag_layer(overrides, models if isinstance(models, list) else ())
     layers = (file, environment, flags)
     sections = validate(overlay(below, flags.values), layers)
     _refuse_an_open_host(sections.server, layers)
@@ -83,6 +86,7 @@ def load_settings(config: Path | None, overrides: Mapping[str, Any]) -> Settings
         limits=sections.limits,
         telemetry=sections.telemetry,
         models=model_specs(sections, layers),
+        api_keys=read_api_keys(sections.models, layers),
     )
 
 

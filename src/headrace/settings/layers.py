@@ -13,6 +13,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from headrace.errors import ConfigurationError
+from headrace.registry.spec import is_url
+from headrace.settings.models import CONFLICT
 from headrace.settings.sections import NOT_SUPPORTED_YET, SECRETS, SECTIONS, Sections
 
 ENV_PREFIX = "HEADRACE_"
@@ -64,13 +66,16 @@ def environment_layer() -> Layer:
     return Layer(read_environment(), _environment_variable)
 
 
-def flag_layer(overrides: Mapping[str, Any], num_models: int) -> Layer:
+def flag_layer(overrides: Mapping[str, Any], models: Sequence[Any]) -> Layer:
+    """Of the flags, the engine's go to the models that run one: its own, or else `models`."""
     values = dict(overrides)
-    engine = values.pop("engine", {})
-    if "models" in values:
-        values["models"] = [{**model, "engine": engine} for model in values["models"]]
-    elif engine:
-        values["models"] = {index: {"engine": engine} for index in range(num_models)}
+    if engine := values.pop("engine", None):
+        own = values.get("models")
+        models = models if own is None else own
+        # Where no model runs an engine, the refusal is to name the flag.
+        numbers = [number for number, each in enumerate(models) if _runs_here(each)]
+        added = {number: {"engine": engine} for number in numbers or range(len(models))}
+        values["models"] = added if own is None else overlay(own, added)
     return Layer(values, _flag)
 
 
@@ -115,13 +120,18 @@ def sentence(error: ErrorDetails, location: Location) -> str:
     if error["type"] == "extra_forbidden":
         return "unknown key" + _suggestion(location)
     message = error["msg"].removeprefix("Input ").removeprefix("Value error, ")
-    is_shown = error["type"] != "missing" and plain not in SECRETS
+    is_shown = error["type"] not in ("missing", CONFLICT) and plain not in SECRETS
     found = f", not {error['input']!r:.80}" if is_shown else ""
     return message[0].lower() + message[1:] + found
 
 
 def dotted(location: Location) -> str:
     return ".".join(str(key) for key in location)
+
+
+def _runs_here(model: Any) -> bool:  # noqa: ANN401 - values of any file
+    source = model.get("source") if isinstance(model, Mapping) else None
+    return isinstance(source, str) and not is_url(source)
 
 
 def _suggestion(location: Location) -> str:
@@ -140,4 +150,6 @@ def _environment_variable(location: Location) -> str:
 def _flag(location: Location) -> str:
     if location[0] == "models" and "engine" not in location:
         return "SOURCE"
+    if location[-1] == "engine":  # all of them together
+        return "an engine flag"
     return "--" + str(location[-1]).replace("_", "-")

@@ -11,20 +11,16 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import from_json
 
+from headrace.endpoints import RoutingConfig, UpstreamConfig
 from headrace.engine.config import EngineConfig
 from headrace.errors import ConfigurationError, InvalidRequestError
 from headrace.executors.config import ExecutorConfig
 from headrace.modelfiles.sources import default_name
-from headrace.registry.spec import GoldenCase, ModelSpec
+from headrace.registry.spec import GoldenCase, ModelSpec, is_url
 from headrace.settings.layers import Layer, dotted, origin, sentence, validate
-from headrace.settings.sections import (
-    MODEL_NAME,
-    RESERVED_NAMES,
-    EngineSection,
-    LimitsSection,
-    ModelSection,
-    Sections,
-)
+from headrace.settings.models import MODEL_NAME, RESERVED_NAMES, EngineSection, ModelSection
+from headrace.settings.sections import LimitsSection, Sections
+from headrace.settings.upstreams import upstream_configs
 
 
 def requested_spec(fields: Mapping[str, Any], limits: LimitsSection) -> ModelSpec:
@@ -43,6 +39,8 @@ def requested_spec(fields: Mapping[str, Any], limits: LimitsSection) -> ModelSpe
 
 def model_spec(source: str, engine: Mapping[str, Any]) -> ModelSpec:
     """One model without a server, its `[models.engine]` given; ConfigurationError names the key."""
+    if is_url(source):
+        raise ConfigurationError("source: a URL is a server to ask, and no model to load here")
     layer = Layer(
         {"models": [{"source": source, "engine": engine}]}, lambda location: str(location[-1])
     )
@@ -69,9 +67,11 @@ def model_specs(sections: Sections, layers: Sequence[Layer]) -> tuple[ModelSpec,
 
 
 def _model_spec(model: ModelSection, limits: LimitsSection) -> ModelSpec:
+    upstreams = upstream_configs(model.source, model.upstreams)
+    source = model.source or upstreams[0].url
     return ModelSpec(
-        name=model.name or _derived_name(model.source),
-        source=model.source,
+        name=model.name or _derived_name(source),
+        source=source,
         version=model.version,
         engine=_engine_config(model.engine, limits),
         executor=_executor_config(model.engine),
@@ -79,6 +79,8 @@ def _model_spec(model: ModelSection, limits: LimitsSection) -> ModelSpec:
         retain=model.retain,
         idle_unload_after=model.idle_unload_after,
         golden=tuple(GoldenCase(**case.model_dump()) for case in model.golden),
+        routing=RoutingConfig(**model.routing.model_dump()),
+        upstreams=upstreams,
     )
 
 
@@ -107,12 +109,19 @@ def _executor_config(engine: EngineSection) -> ExecutorConfig:
 
 
 def _derived_name(source: str) -> str:
-    name = default_name(source)
+    name = _name_of_host(source) if is_url(source) else default_name(source)
     if re.fullmatch(MODEL_NAME, name) is None or name in RESERVED_NAMES:
         raise ConfigurationError(
             f"{source}: {name!r} cannot be a model's name; give it one, as in chat={source}"
         )
     return name
+
+
+def _name_of_host(url: str) -> str:
+    """Such as api.example.org, or localhost-8001 where there may be one a port."""
+    base = UpstreamConfig(url=url).base
+    port = "" if base.is_default_port() else f"-{base.port}"
+    return f"{base.host}{port}"
 
 
 def _field_error(error: ValidationError, fields: Mapping[str, Any]) -> InvalidRequestError:

@@ -1,40 +1,40 @@
 """A model in another process, as the api process sees it: a LanguageModel over a channel.
 
-Outlives the worker: what has no whole answer yet goes on with the next one, where it was. Deadlines
-fire on this side too, so that they fire on time while the worker is in a long step, or gone.
+Keeps nothing for a worker to come: what a worker had when it was lost fails. Deadlines fire on this
+side too, so that they fire on time while the worker is in a long step.
 """
 
 import asyncio
 import itertools
-import random
 import time
-from collections.abc import Callable
 from typing import Self
 
 import msgspec
 
-from headrace.engine.delivery import Delivery
 from headrace.engine.stream import ChunkStream, ChunkStreams, Take
 from headrace.errors import (
     DeadlineError,
     HeadraceError,
     InvalidRequestError,
     NotReadyError,
-    from_code,
+    WorkerDiedError,
+    again,
 )
 from headrace.generation import Chunk, GenerationRequest, ModelInfo, Prompt
 from headrace.worker import frames
 from headrace.worker.channel import Channel
-from headrace.worker.owed import Owed, OwedAnswers
-from headrace.worker.resumable import Resumable
+from headrace.worker.in_flight import InFlight
+
+RETRY_AFTER = 1.0  # seconds
 
 
 class RemoteModel:
-    """Sends requests to whichever worker is attached and keeps them while none is."""
+    """Sends requests to the worker that is attached, and refuses them while none is."""
 
     def __init__(self, max_in_flight: int) -> None:
-        self._owed = OwedAnswers(max_in_flight)
+        self._in_flight = InFlight(max_in_flight)
         self._streams = ChunkStreams()
+        self._unanswered: dict[str, ChunkStream] = {}
         self._calls: dict[str, asyncio.Future[list[int] | str]] = {}
         self._numbers = itertools.count(1)
         self._to_abort: list[str] = []
@@ -45,12 +45,12 @@ class RemoteModel:
     @property
     def info(self) -> ModelInfo:
         if self._info is None:
-            raise NotReadyError("the model has not been loaded yet", retry_after=1.0)
+            raise NotReadyError("the model has not been loaded yet", retry_after=RETRY_AFTER)
         return self._info
 
     @property
     def num_in_flight(self) -> int:
-        return len(self._owed)
+        return len(self._in_flight)
 
     def generate(self, request: GenerationRequest) -> "RemoteGeneration":
         """Chunks as they come; closing it aborts the request."""
@@ -73,44 +73,26 @@ class RemoteModel:
     # What the supervisor tells
 
     def attach(self, channel: Channel[frames.FromWorker], info: ModelInfo) -> None:
-        """A worker is ready: give it everything that waits."""
+        """A worker is ready."""
         self._channel = channel
         self._info = info
-        for data in self._owed.to_send():
-            channel.send(data)
-        self._send_next_suspect()
 
     def lose_worker(self, reason: str) -> None:
-        """The worker is gone: fail what may be to blame and keep the rest for the next."""
+        """The worker is gone, and with it whatever it had."""
         self._channel = None
-        for wire_id, error in self._owed.lost(reason):
-            self._fail(wire_id, error)
-
-    def fail_waiting(self, error: HeadraceError) -> None:
-        """It may take long until there is a worker again: nobody who waits is to wait for it."""
-        for wire_id in self._owed.ids():
-            self._fail(wire_id, _again(error))
+        self._fail_all(WorkerDiedError(reason))
 
     def close(self, error: HeadraceError) -> None:
         """There will be no further worker: everyone, now and later, gets this error."""
         self._channel = None
         self._refusal = error
-        self.fail_waiting(error)
+        self._fail_all(error)
 
     def receive_step(self, step: frames.Step) -> None:
-        deliveries = step.deliveries
-        for position, delivery in enumerate(deliveries):
-            if (owed := self._owed.get(delivery.request_id)) is None:
-                continue
-            owed.has_moved = True
-            if (chunk := delivery.chunk) is not None and (answer := owed.answer) is not None:
-                known = answer.note(chunk)
-                if chunk.finish_reason is not None:
-                    deliveries[position] = Delivery(delivery.request_id, known)
-                    if answer.is_whole:  # though it may not have been read
-                        self._settle(delivery.request_id)
-        self._streams.dispatch(deliveries)
-        self._send_next_suspect()
+        self._streams.dispatch(step.deliveries)
+        for delivery in step.deliveries:
+            if delivery.chunk is None or delivery.chunk.finish_reason is not None:
+                self._settle_if_answered(delivery.request_id)
 
     def receive_reply(self, reply: frames.Reply) -> None:
         call = self._calls.get(reply.call_id)
@@ -122,55 +104,54 @@ class RemoteModel:
             assert reply.result is not None
             call.set_result(reply.result)
 
-    # Sending
+    # What is in flight
 
-    def _send_owed(
-        self,
-        wire_id: str,
-        frame: frames.Generate | frames.Tokenize | frames.Detokenize,
-        fail: Callable[[HeadraceError], None],
-        answer: Resumable | None = None,
+    def _send(
+        self, entry_id: str, frame: frames.Generate | frames.Tokenize | frames.Detokenize
     ) -> None:
         if self._refusal is not None:
-            raise _again(self._refusal)
-        owed = Owed(_encode(frame), fail, answer)
-        self._owed.add(wire_id, owed, time.monotonic())
-        if self._channel is not None:
-            self._channel.send(owed.send())
+            raise again(self._refusal)
+        if self._channel is None:
+            raise NotReadyError("no worker of the model is ready", retry_after=RETRY_AFTER)
+        data = _encode(frame)
+        self._in_flight.add(entry_id, len(data), time.monotonic())
+        self._channel.send(data)
 
-    def _send_next_suspect(self) -> None:
-        if self._channel is not None and (data := self._owed.next_suspect()) is not None:
-            self._channel.send(data)
+    def _settle(self, entry_id: str) -> bool:
+        self._unanswered.pop(entry_id, None)
+        return self._in_flight.settle(entry_id, time.monotonic())
 
-    def _settle(self, wire_id: str) -> Owed | None:
-        owed = self._owed.settle(wire_id, time.monotonic())
-        self._send_next_suspect()
-        return owed
+    def _settle_if_answered(self, wire_id: str) -> None:
+        """Though it may not have been read: the worker has nothing more to do for it."""
+        stream = self._unanswered.get(wire_id)
+        if stream is not None and stream.is_finished:
+            self._settle(wire_id)
 
-    def _fail(self, wire_id: str, error: HeadraceError) -> None:
-        if (owed := self._settle(wire_id)) is not None:
-            owed.fail(error)
+    def _fail_all(self, error: HeadraceError) -> None:
+        for wire_id, stream in list(self._unanswered.items()):
+            self._settle(wire_id)
+            stream.fail(again(error))
+        for call_id, call in self._calls.items():
+            self._settle(call_id)
+            if not call.done():
+                call.set_exception(again(error))
 
     # Requests
 
     def begin(self, request: GenerationRequest) -> tuple[str, ChunkStream]:
         """Send a request; the wire's id and the chunks that will come under it."""
+        _refuse_if_late(request.deadline)
         # A number of our own: late chunks of an aborted request must not meet a namesake.
         wire_id = f"{request.request_id}.{next(self._numbers)}"
+        self._send(wire_id, frames.Generate(msgspec.structs.replace(request, request_id=wire_id)))
         stream = self._streams.open(wire_id, request.sampling.n)
-        try:
-            _refuse_if_late(request.deadline)
-            frame = frames.Generate(_seeded(request, wire_id))
-            self._send_owed(wire_id, frame, stream.fail, Resumable(request))
-        except BaseException:
-            stream.close()
-            raise
+        self._unanswered[wire_id] = stream
         return wire_id, stream
 
     def leave(self, wire_id: str, stream: ChunkStream) -> None:
         """Listen no longer; what has not been answered is aborted."""
         stream.close()
-        if self._settle(wire_id) is not None and not stream.is_finished:
+        if self._settle(wire_id):
             self._abort(wire_id)
 
     def start_timer(self, wire_id: str, deadline: float | None) -> asyncio.TimerHandle | None:
@@ -181,8 +162,10 @@ class RemoteModel:
         return asyncio.get_running_loop().call_later(max(0.0, delay), self._expire, wire_id)
 
     def _expire(self, wire_id: str) -> None:
-        self._abort(wire_id)
-        self._fail(wire_id, DeadlineError("the request's deadline has passed"))
+        if (stream := self._unanswered.get(wire_id)) is not None:
+            self._settle(wire_id)
+            self._abort(wire_id)
+            stream.fail(DeadlineError("the request's deadline has passed"))
 
     def _abort(self, wire_id: str) -> None:
         """Abort at once; those of the same turn of the event loop share a frame."""
@@ -203,10 +186,10 @@ class RemoteModel:
     async def _call(
         self, call_id: str, frame: frames.Tokenize | frames.Detokenize
     ) -> list[int] | str:
+        self._send(call_id, frame)
         call: asyncio.Future[list[int] | str] = asyncio.get_running_loop().create_future()
         self._calls[call_id] = call
         try:
-            self._send_owed(call_id, frame, call.set_exception)
             return await call
         finally:
             del self._calls[call_id]
@@ -273,21 +256,8 @@ def _refuse_if_late(deadline: float | None) -> None:
         raise DeadlineError("the request's deadline has passed")
 
 
-def _seeded(request: GenerationRequest, wire_id: str) -> GenerationRequest:
-    """With a seed of its own where it has none: another worker must draw the same tokens."""
-    sampling = request.sampling
-    if sampling.seed is None and sampling.temperature > 0:
-        sampling = msgspec.structs.replace(sampling, seed=random.getrandbits(63))
-    return msgspec.structs.replace(request, request_id=wire_id, sampling=sampling)
-
-
 def _encode(frame: frames.ToWorker) -> bytes:
     try:
         return frames.encode(frame)
     except (OverflowError, UnicodeEncodeError) as error:
         raise InvalidRequestError(f"the request holds a value out of range: {error}") from None
-
-
-def _again(error: HeadraceError) -> HeadraceError:
-    """The same error for another caller; an exception object belongs to one."""
-    return from_code(error.code, error.message, param=error.param, retry_after=error.retry_after)

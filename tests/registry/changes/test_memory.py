@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -153,6 +154,16 @@ async def test_nothing_stays_promised_once_a_version_is_back_or_failed(
         await machine.bring_up(first)
         await machine.take_down(first)
     await machine.admit(second)
+
+
+async def test_a_version_without_workers_needs_no_memory(machine: Machine) -> None:
+    full, remote = machine.version(100), machine.version(100)
+    await machine.bring_up(full)
+    remote.spec = replace(remote.spec, source="https://host/v1")
+    machine.sizes[2] = HUGE  # it would raise if it was sized
+    await machine.admit(remote)
+    await machine.require_instead(remote, full)
+    assert full.footprint == 100
 
 
 async def test_two_that_come_back_at_once_are_not_promised_the_same_memory(

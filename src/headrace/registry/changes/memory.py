@@ -80,6 +80,8 @@ class MemoryBook:
             self.settle(version)
 
     async def _needed_by(self, version: Version) -> int | None:
+        if not version.spec.has_workers:
+            return None  # it takes none of this machine's
         if version.measured is not None:
             return version.measured
         return await asyncio.to_thread(self._needed, version.spec)

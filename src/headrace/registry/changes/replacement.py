@@ -100,7 +100,7 @@ class Replacement:
             self._catalogue.forget(model, version)
 
     async def _return_to(self, old: Version) -> None:
-        if old.has_workers or old.state == "failed":
+        if old.is_up or old.state == "failed":
             return
         try:
             await bring_back(self._residency, old)

@@ -14,6 +14,8 @@ from headrace.registry.storage.stored import StoredModel, StoredVersion
 from headrace.registry.version import Version
 from headrace.registry.waiting import all_of
 
+UPSTREAM_PATIENCE = 5.0  # seconds in which upstreams that are there have answered
+
 
 class Startup:
     """Begins the loads, and knows which of them the server waits for."""
@@ -45,7 +47,10 @@ class Startup:
             await self._journal.end(change_id, "undone")  # of what is not wanted any more
 
     async def loaded(self) -> None:
-        """Wait until what is declared or active is ready; raise why, if that will never be."""
+        """Wait until what is declared or active is ready; raise why, if that will never be.
+
+        A version of upstreams alone is waited for a moment only: they may come at any time.
+        """
         await all_of(_raise_if_failed(*each) for each in self._awaited)
 
     def _take_up(self, stored: StoredModel, resumed: dict[str, int]) -> None:
@@ -67,7 +72,10 @@ class Startup:
 
 
 async def _raise_if_failed(version: Version, load: asyncio.Task[None]) -> None:
-    await asyncio.wait([load])
+    timeout = None if version.spec.has_workers else UPSTREAM_PATIENCE
+    await asyncio.wait([load], timeout=timeout)
+    if not load.done():
+        return
     if load.cancelled():
         raise DrainingError("the server was stopped while loading", retry_after=1.0)
     if version.is_declared and version.failure is not None:

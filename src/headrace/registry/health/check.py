@@ -7,7 +7,7 @@ import structlog
 
 from headrace.errors import HeadraceError
 from headrace.generation import LanguageModel
-from headrace.registry.health.probe import Probe, probe
+from headrace.registry.health.probe import Probe, ask_golden, probe
 from headrace.registry.spec import GoldenCase
 
 TRIES = 3  # before a version that was just loaded is given up
@@ -31,6 +31,20 @@ async def probe_all(
     """The worst of what they say; one after the other, since they share the machine."""
     probes = [await probe(model, golden, timeout=timeout) for model in models]
     return min(probes, key=lambda p: (p.is_busy, p.is_alive, p.golden_passed, -p.seconds))
+
+
+async def probe_golden(
+    model: LanguageModel,
+    golden: Sequence[GoldenCase],
+    *,
+    is_alive: bool,
+    timeout: float,  # noqa: ASYNC109 - its end is an answer, not an error
+) -> Probe:
+    """Ask a model elsewhere the golden cases alone: there each answer may cost money."""
+    if not is_alive:
+        reason = "none of its upstreams answers"
+        return Probe(is_alive=False, seconds=0.0, golden_total=len(golden), reason=reason)
+    return await ask_golden(model, golden, timeout=timeout, seconds=0.0)
 
 
 async def prove(

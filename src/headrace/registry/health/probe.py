@@ -56,11 +56,22 @@ async def probe(
             is_busy=short.is_busy,
             reason=short.fault,
         )
+    return await ask_golden(model, golden, timeout=timeout, seconds=short.seconds)
+
+
+async def ask_golden(
+    model: LanguageModel,
+    golden: Sequence[GoldenCase],
+    *,
+    timeout: float,  # noqa: ASYNC109 - its end is an answer, not an error
+    seconds: float,
+) -> Probe:
+    """Ask every golden case of a model that answers; `seconds` are those of a short generation."""
     answers = await _ask_golden(model, golden, timeout)
     wrongs = [_wrong(case, answer) for case, answer in zip(golden, answers, strict=False)]
     return Probe(
         is_alive=True,
-        seconds=short.seconds,
+        seconds=seconds,
         golden_passed=wrongs.count(None),
         golden_total=len(golden),
         is_busy=any(answer.is_busy for answer in answers),

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from headrace.errors import HeadraceError
 from headrace.executors.memory import mapped_bytes
 from headrace.generation import EngineStats, LanguageModel
 from headrace.registry.waiting import all_of
@@ -21,38 +20,25 @@ class Replicas:
     def __bool__(self) -> bool:
         return bool(self._workers)
 
-    async def start(self) -> None:
-        """Wait until all have loaded; raises why the first to fail did."""
+    def start(self) -> None:
         for worker in self._workers:
             worker.start()
+
+    async def settled(self) -> None:
+        """Wait until all have loaded; raises why the first to fail did."""
         await all_of(worker.settled() for worker in self._workers)
 
     async def stop(self, drain_timeout: float) -> None:
         await asyncio.gather(*(worker.stop(drain_timeout) for worker in self._workers))
 
-    def least_busy(self) -> LanguageModel:
-        takes = [worker for worker in self._workers if worker.refusal is None]
-        assert takes, "a lease is given when nothing refuses it"
-        return min(takes, key=lambda w: (w.status.state != "ready", w.model.num_in_flight)).model
-
     @property
     def models(self) -> list[LanguageModel]:
         return [worker.model for worker in self._workers]
-
-    @property
-    def refusal(self) -> HeadraceError | None:
-        """That of the first one, unless some worker takes requests."""
-        refusals = [worker.refusal for worker in self._workers]
-        return None if None in refusals else refusals[0]
 
     def retry_after_stop(self, ends_at: float, default: float) -> float:
         return max((w.retry_after_stop(ends_at) for w in self._workers), default=default)
 
     # As they are now
-
-    @property
-    def is_answering(self) -> bool:
-        return any(worker.status.state == "ready" for worker in self._workers)
 
     @property
     def has_failed(self) -> bool:

@@ -51,12 +51,14 @@ class Supervisor:
         on_change: Callable[["Supervisor"], None] = lambda _: None,
     ) -> None:
         self._worker_spec = worker_spec
+        self.name = f"worker#{worker_spec.replica}"  # no upstream can have such a name
         self._command = tuple(command)
         self._patience = patience or Patience()
         self._on_change = on_change
         self._log = log.bind(model=spec.model_id)
         # The engine holds less and so refuses first, with a better retry time.
-        self.model = RemoteModel(spec.engine.max_queued_requests + spec.engine.max_num_seqs)
+        self.max_in_flight = spec.engine.max_queued_requests + spec.engine.max_num_seqs
+        self.model = RemoteModel(self.max_in_flight)
         self.failure: HeadraceError | None = None
         self._model_id = spec.model_id
         self._status = WorkerStatus()
@@ -73,6 +75,10 @@ class Supervisor:
     @property
     def status(self) -> WorkerStatus:
         return self._status
+
+    @property
+    def is_ready(self) -> bool:
+        return self._status.state == "ready"
 
     @property
     def refusal(self) -> HeadraceError | None:
@@ -200,9 +206,9 @@ class Supervisor:
             executor=info.executor,
             precision=info.precision,
         )
+        self.model.attach(self._worker.channel, info)
         if not self._is_stopping:
             self._change(state="ready", phase="", progress=1.0, info=info)
-        self.model.attach(self._worker.channel, info)
         self._settle()
 
     def _find_fault(self, reason: str) -> None:
@@ -217,11 +223,10 @@ class Supervisor:
         else:
             self._backoff.note_failed_load()
             error = self._load_error or WorkerDiedError(f"the worker {reason} while loading")
-            if isinstance(error, FINAL_ERRORS) or self._backoff.is_exhausted:
-                if self._status.info is None:
-                    self._give_up(error)
-                    return
-                self.model.fail_waiting(self._failed())
+            is_final = isinstance(error, FINAL_ERRORS) or self._backoff.is_exhausted
+            if is_final and self._status.info is None:
+                self._give_up(error)
+                return
         self._log.warning(
             "worker.ended", reason=reason, pid=self._status.pid, requests=self.model.num_in_flight
         )

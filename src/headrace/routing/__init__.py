@@ -1,0 +1,1 @@
+"""Which endpoint answers: strategies, health, breakers, retries, rollouts and experiments."""

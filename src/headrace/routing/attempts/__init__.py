@@ -1,0 +1,1 @@
+"""The tries of one request: judged, repeated elsewhere, moved in the middle."""

@@ -1,0 +1,1 @@
+"""How one endpoint is chosen among those that take requests: one file a strategy."""

@@ -1,0 +1,1 @@
+"""Which endpoints take requests, and with what weight."""
