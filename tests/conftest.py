@@ -5,7 +5,10 @@ import pytest
 import structlog
 from hypothesis import settings
 
+from databases import database_url, file_url, new_postgres, postgres
 from real_server import RealServer
+
+__all__ = ["database_url", "file_url", "new_postgres", "postgres"]
 
 # An example's time says how busy the machine is, not whether the code is right.
 settings.register_profile("headrace", deadline=None)

@@ -42,6 +42,21 @@ def model(model_id: str = "chat@2", **fields: Any) -> dict[str, Any]:
     return known | fields
 
 
+def endpoint(name: str, **fields: Any) -> dict[str, Any]:
+    """An upstream as the server tells of it."""
+    known = {
+        "name": name,
+        "kind": "upstream",
+        "taking": True,
+        "breaker": "closed",
+        "in_flight": 0,
+        "latency_seconds": None,
+        "weight": 1.0,
+        "reason": None,
+    }
+    return known | fields
+
+
 def loading(model_id: str = "chat@2", phase: str = "fetching", progress: float = 0.5) -> Any:
     unknown = dict.fromkeys(("health_score", "loaded_at", "executor", "precision"))
     return model(

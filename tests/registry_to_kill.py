@@ -12,7 +12,7 @@ from pathlib import Path
 from headrace.registry.registry import Registry
 from headrace.registry.spec import ModelSpec
 from headrace.registry.status import ModelStatus
-from scripted_serving import COMMAND, IMPATIENT, unknown_size
+from scripted_serving import COMMAND, IMPATIENT, new_router, unknown_size
 
 WORKERS = "workers:"
 SERVER = "127.0.0.1:8000"
@@ -60,6 +60,7 @@ async def until(
 async def main(state_dir: Path, point: str) -> None:
     registry = Registry(
         state_dir,
+        new_router=new_router,
         database_url=database(state_dir),
         server=SERVER,
         command=COMMAND,

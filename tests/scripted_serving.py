@@ -10,10 +10,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from headrace.endpoints import Router, RoutingConfig, UpstreamConfig, Worker
 from headrace.generation import Chunk, EngineStats, GenerationRequest, LanguageModel
 from headrace.registry.registry import ModelStatus, Registry
 from headrace.registry.spec import ModelSpec
 from headrace.registry.workers.patience import Patience
+from headrace.routing.router import VersionRouter
 
 SCRIPT = Path(__file__).with_name("scripted_worker.py")
 COMMAND = (sys.executable, str(SCRIPT))
@@ -26,6 +28,16 @@ IMPATIENT = Patience(
     longest_delay=0.2,
     termination=5.0,
 )
+
+
+async def new_router(
+    model_id: str,
+    config: RoutingConfig,
+    workers: Sequence[Worker],
+    upstreams: Sequence[UpstreamConfig],
+    on_change: Callable[[], None],
+) -> Router:
+    return VersionRouter(model_id, config, workers, upstreams, on_change)
 
 
 class Served:
@@ -133,7 +145,7 @@ async def serving(
     threads, tasks = own_threads(), asyncio.all_tasks()
     descriptors = open_descriptors()
     options = {"command": COMMAND, "sizes": unknown_size, **options}
-    registry = Registry(state_dir, patience=patience, **options)
+    registry = Registry(state_dir, new_router=new_router, patience=patience, **options)
     served = Served(registry)
     specs = specs or [
         ModelSpec(name=f"m{number}", source=source)

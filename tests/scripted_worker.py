@@ -20,7 +20,15 @@ with fast_imports(hidden=["rich"]):  # as a real worker
     from headrace.engine.delivery import Delivery
     from headrace.errors import InvalidRequestError, ModelFileError
     from headrace.executors.executor import Progress
-    from headrace.generation import Chunk, EngineStats, GenerationRequest, ModelInfo, Prompt, Usage
+    from headrace.generation import (
+        Chunk,
+        EngineStats,
+        GenerationRequest,
+        ModelInfo,
+        Prompt,
+        Timing,
+        Usage,
+    )
     from headrace.worker.main import main
     from headrace.worker.serving import Deliver, ServingEngine
     from headrace.worker.spec import WorkerSpec
@@ -159,6 +167,7 @@ class ScriptedEngine:
             "length" if is_last else None,
             None,
             Usage(1, number + 1) if is_last else None,
+            Timing(0.0, STEP_SECONDS, STEP_SECONDS * (number + 1), 1) if is_last else None,
         )
         return Delivery(request_id, chunk)
 

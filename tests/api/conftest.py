@@ -15,6 +15,7 @@ from api.scripted import ScriptedRegistry
 from headrace.api.app import create_app
 from headrace.api.connection import StreamingProtocol
 from headrace.api.serving import Readiness
+from headrace.api.trials import Trials
 from headrace.settings import (
     LimitsSection,
     ServerSection,
@@ -60,7 +61,7 @@ def settings(tmp_path: Path) -> Settings:
 async def url(
     registry: ScriptedRegistry, settings: Settings, readiness: Readiness
 ) -> AsyncIterator[str]:
-    app = create_app(registry, settings, readiness=readiness)
+    app = create_app(registry, Trials(registry), settings, readiness=readiness)
     async with running(
         uvicorn.Config(app, port=0, http=StreamingProtocol, lifespan="off", log_config=None)
     ) as address:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from headrace.endpoints import EndpointStatus
 from headrace.engine.delivery import Delivery
 from headrace.engine.stream import ChunkStreams
 from headrace.errors import DrainingError, HeadraceError, ModelNotFoundError
@@ -24,6 +25,18 @@ from headrace.registry.lifecycle import SERVING, State
 from headrace.registry.status import ModelStatus
 
 WORDS = ["Water", " turns", " the", " wheel", " é", "!"]
+
+ENDPOINT = EndpointStatus(
+    name="gpu-1",
+    kind="worker",
+    is_taking=False,
+    breaker="half_open",
+    weight=2.0,
+    num_in_flight=3,
+    tokens_in_flight=40,
+    latency=0.25,
+    reason="it answered 500",
+)
 
 
 def info(model_id: str = "chat@1") -> ModelInfo:
@@ -205,6 +218,7 @@ class ScriptedRegistry:
             loaded_at=1_700_000_000.0,
             info=model.info,
             stats=self.stats,
+            endpoints=(ENDPOINT,),
         )
 
 

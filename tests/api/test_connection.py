@@ -17,7 +17,8 @@ from api.conftest import running
 from api.raw import connected, post, until
 from api.scripted import ScriptedRegistry, info
 from headrace.api.app import create_app
-from headrace.api.connection import StreamingProtocol
+from headrace.api.connection import MAX_PIPELINED, StreamingProtocol
+from headrace.api.trials import Trials
 from headrace.engine.delivery import Delivery
 from headrace.engine.stream import MAX_UNREAD_CHUNKS
 from headrace.errors import HeadraceError, WorkerDiedError
@@ -85,7 +86,7 @@ def text_of(body: str) -> str:
 async def test_a_stream_is_the_same_under_every_server(
     registry: ScriptedRegistry, settings: Settings, worker: PlayedWorker, protocol: Any
 ) -> None:
-    app = create_app(registry, settings)
+    app = create_app(registry, Trials(registry), settings)
     config = uvicorn.Config(app, port=0, http=protocol, lifespan="off", log_config=None)
     async with running(config) as url, httpx.AsyncClient(base_url=url, verify=False) as http:
         answering = asyncio.create_task(http.post("/v1/chat/completions", json=CHAT))
@@ -104,7 +105,7 @@ async def test_the_head_of_a_stream_is_the_same_under_every_server(
 ) -> None:
     heads = []
     for protocol in (StreamingProtocol, "httptools"):
-        app = create_app(registry, settings)
+        app = create_app(registry, Trials(registry), settings)
         config = uvicorn.Config(app, port=0, http=protocol, lifespan="off", log_config=None)
         async with running(config) as url, httpx.AsyncClient(base_url=url, verify=False) as http:
             headers = {"X-Request-ID": "one"}
@@ -279,6 +280,39 @@ async def test_a_lost_connection_ends_the_running_one_of_pipelined_requests(
     assert len(worker.asked) == 1
 
 
+async def test_too_many_pipelined_requests_end_the_running_one(
+    url: str, worker: PlayedWorker, registry: ScriptedRegistry
+) -> None:
+    async with connected(url) as (reader, writer):
+        writer.write(post(CHAT))
+        await until(lambda: worker.asked)
+        worker.say("first")
+        await reader.readuntil(b"first")
+        with structlog.testing.capture_logs() as lines:
+            writer.write(post(CHAT) * (MAX_PIPELINED + 1))
+            rest = await asyncio.wait_for(reader.read(), 5)
+            await asyncio.wait_for(registry.free.wait(), 5)
+    assert b"HTTP/1.1" not in rest, "no refusal stands amid an answer"
+    refusals = [line["error"] for line in lines if line["event"] == "http.refused"]
+    assert refusals == ["too_many_pipelined"]
+    assert len(worker.asked) == 1
+    await until(lambda: worker.aborted == worker.asked)
+
+
+async def test_a_refusal_behind_a_request_is_all_that_is_answered(
+    url: str, worker: PlayedWorker, registry: ScriptedRegistry
+) -> None:
+    async with connected(url) as (reader, writer):
+        writer.write(post(WHOLE))
+        await until(lambda: worker.asked)
+        writer.write(b"GARBAGE\r\n\r\n")
+        answer = await asyncio.wait_for(reader.read(), 5)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1") == 1
+    await asyncio.wait_for(registry.free.wait(), 5)
+    await until(lambda: worker.aborted == worker.asked)
+
+
 async def test_a_connection_takes_another_request_after_a_stream(
     url: str, worker: PlayedWorker
 ) -> None:
@@ -345,3 +379,90 @@ async def test_a_request_that_is_answered_needs_no_collector(
 
 def num_cycles() -> int:
     return sum(type(each) is RequestResponseCycle for each in gc.get_objects())
+
+
+WHOLE = {**CHAT, "stream": False}
+
+
+async def whole_answer(reader: asyncio.StreamReader) -> tuple[bytes, Any]:
+    """The head and the decoded body of an answer that names its length."""
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    (length,) = [line for line in head.split(b"\r\n") if line.startswith(b"content-length:")]
+    return head, json.loads(await reader.readexactly(int(length.partition(b":")[2])))
+
+
+async def answers(worker: PlayedWorker, count: int) -> None:
+    """Answer whatever is asked until so many were."""
+    for number in range(count):
+        await until(lambda n=number: len(worker.asked) > n)
+        worker.say(f"answer {number}", to=worker.asked[-1:], last=True)
+
+
+@pytest.mark.parametrize("protocol", ["httptools", "h11"])
+async def test_a_whole_answer_is_the_same_under_every_server(
+    registry: ScriptedRegistry, settings: Settings, worker: PlayedWorker, protocol: Any
+) -> None:
+    found = []
+    for each in (StreamingProtocol, protocol):
+        app = create_app(registry, Trials(registry), settings)
+        config = uvicorn.Config(app, port=0, http=each, lifespan="off", log_config=None)
+        async with running(config) as url, httpx.AsyncClient(base_url=url, verify=False) as http:
+            headers = {"X-Request-ID": "one"}
+            answering = asyncio.create_task(answers(worker, 1))
+            answer = await http.post("/v1/chat/completions", json=WHOLE, headers=headers)
+            await answering
+            worker.asked.clear()
+            body = {**answer.json(), "id": "", "created": 0}
+            found.append((answer.status_code, {**answer.headers, "date": ""}, body))
+    assert found[0] == found[1]
+    assert found[0][1]["x-headrace-version"] == "chat@1"
+    assert found[0][1]["x-frame-options"] == "DENY"
+
+
+async def test_pipelined_whole_answers_come_in_turn(url: str, worker: PlayedWorker) -> None:
+    async with connected(url) as (reader, writer):
+        writer.write(post(WHOLE) * 3)
+        answering = asyncio.create_task(answers(worker, 3))
+        for number in range(3):
+            _, body = await whole_answer(reader)
+            assert body["choices"][0]["message"]["content"] == f"answer {number}"
+        await answering
+
+
+async def test_a_whole_answer_of_http_1_0_closes_its_connection(
+    url: str, worker: PlayedWorker
+) -> None:
+    async with connected(url) as (reader, writer):
+        writer.write(post(WHOLE).replace(b"HTTP/1.1", b"HTTP/1.0", 1))
+        answering = asyncio.create_task(answers(worker, 1))
+        head, body = await whole_answer(reader)
+        assert b"connection: close\r\n" in head
+        assert body["usage"]["completion_tokens"] == 1
+        assert not await asyncio.wait_for(reader.read(), 5)
+        await answering
+
+
+async def test_no_header_of_a_whole_answer_has_a_line_break(url: str, worker: PlayedWorker) -> None:
+    worker.model.attach(worker, info("chat@1\r\nset-cookie: a=b"))
+    async with connected(url) as (reader, writer):
+        writer.write(post(WHOLE))
+        with structlog.testing.capture_logs() as lines:
+            answering = asyncio.create_task(answers(worker, 1))
+            head, body = await whole_answer(reader)
+            await answering
+            await until(lambda: len(lines) > 1)
+    assert head.startswith(b"HTTP/1.1 500 ")
+    assert b"set-cookie" not in head
+    assert body["error"]["code"] == "internal_error"
+
+
+async def test_a_whole_answer_to_nobody_ends_its_request(
+    url: str, worker: PlayedWorker, registry: ScriptedRegistry
+) -> None:
+    async with connected(url) as (_, writer):
+        writer.write(post(WHOLE))
+        await until(lambda: worker.asked)
+        writer.transport.abort()
+    await asyncio.wait_for(registry.free.wait(), 5)
+    await until(lambda: worker.aborted)
+    assert worker.aborted == worker.asked

@@ -6,13 +6,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headrace.api.errors import ForeignOriginError
+from headrace.api.errors import ForeignOriginError, PipelineError
 from headrace.api.generate import GenerateRequest
 from headrace.api.models.schema import LoadRequest, Model, ModelChange, SwapRequest
 from headrace.api.openai.schema import ChatCompletionRequest, CompletionRequest
 from headrace.api.tokenization import TokenizeRequest
 from headrace.errors import HeadraceError, from_code
 from headrace.registry.changes.safety import UnsafeSwapError
+from headrace.routing.upstream import errors as of_upstreams
 
 DOCS = Path(__file__).parents[2] / "docs/api"
 OPENAI, HEADRACE, MODELS = (
@@ -51,5 +52,10 @@ def test_every_documented_code_of_our_own_exists() -> None:
     )
     unknown = {code for code in codes if type(from_code(code, "")) is HeadraceError}
     of_http = {"not_found", "method_not_allowed", "malformed_http", "head_too_large"}
-    of_changes = {UnsafeSwapError.code, ForeignOriginError.code}
-    assert unknown == {"internal_error", *of_changes, *of_http}
+    of_changes = {UnsafeSwapError.code, ForeignOriginError.code, PipelineError.code}
+    upstreams = {
+        kind.code
+        for kind in vars(of_upstreams).values()
+        if isinstance(kind, type) and kind.__module__ == of_upstreams.__name__
+    }
+    assert unknown == {"internal_error", *of_changes, *of_http, *upstreams}

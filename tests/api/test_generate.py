@@ -1,9 +1,11 @@
 import json
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 
 from api.scripted import ScriptedModel, ScriptedRegistry, info
+from headrace.generation import Chunk, GenerationRequest, Timing
 
 
 async def test_an_answer_has_text_usage_and_times(http: httpx.AsyncClient) -> None:
@@ -23,6 +25,34 @@ async def test_an_answer_has_text_usage_and_times(http: httpx.AsyncClient) -> No
         "tokens_per_second": 600.0,
         "batch_size": 3,
     }
+
+
+async def as_an_upstream(
+    _model: ScriptedModel, _request: GenerationRequest
+) -> AsyncIterator[Chunk]:
+    yield Chunk(0, "Water", [])
+    yield Chunk(0, "", [], finish_reason="stop", timing=Timing(None, 0.002, 0.010, None))
+
+
+async def test_what_an_upstream_does_not_tell_is_null(
+    http: httpx.AsyncClient, model: ScriptedModel
+) -> None:
+    model.script = as_an_upstream
+    body = (await http.post("/api/v1/generate", json={"prompt": "x"})).json()
+    assert (body["text"], body["usage"]) == ("Water", None)
+    assert body["metrics"].pop("total_time_ms") > 0
+    assert body["metrics"] == {
+        "queue_time_ms": None,
+        "time_to_first_token_ms": 2.0,
+        "generation_time_ms": 10.0,
+        "tokens_per_second": None,
+        "batch_size": None,
+    }
+    wanted = {"model": "chat", "prompt": "x", "stream": True}
+    wanted["stream_options"] = {"include_usage": True}
+    streamed = (await http.post("/v1/completions", json=wanted)).text
+    assert streamed.endswith("data: [DONE]\n\n")
+    assert '"choices":[]' not in streamed
 
 
 async def test_the_documented_defaults_reach_the_engine(
@@ -57,6 +87,8 @@ async def test_null_leaves_the_default(http: httpx.AsyncClient, model: ScriptedM
         {"min_tokens": 1},
         {"ignore_eos": True},
         {"skip_special_tokens": False},
+        {"return_token_ids": True},
+        {"answered": [{"token_ids": [1]}]},
         {"tool_choice": "auto"},
         {"guided_regex": "a+"},
     ],

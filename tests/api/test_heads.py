@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from api.raw import connected
 from headrace.api import connection
-from headrace.api.connection import MAX_HEAD_BYTES
+from headrace.api.connection import MAX_HEAD_BYTES, MAX_PIPELINED
 
 LIVE = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -93,3 +93,22 @@ async def test_a_body_does_not_count_as_the_head_behind_it(url: str) -> None:
         assert b"404" in await asyncio.wait_for(reader.readuntil(b"}}"), 5)
         writer.write(LIVE[10:])
         assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"}"), 5)
+
+
+async def test_pipelined_requests_are_answered_up_to_a_bound(url: str) -> None:
+    async with connected(url) as (reader, writer):
+        for _ in range(3):
+            writer.write(LIVE * (MAX_PIPELINED + 1))
+            for _ in range(MAX_PIPELINED + 1):
+                assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"}"), 5)
+
+
+async def test_more_pipelined_requests_are_refused_before_one_is_answered(url: str) -> None:
+    with capture_logs() as lines:
+        async with connected(url) as (reader, writer):
+            writer.write(LIVE * 200)  # more than one read would reset the connection
+            status, headers, error = parsed(await asyncio.wait_for(reader.read(), 5))
+    assert (status, error["code"]) == (400, "too_many_pipelined")
+    assert headers["connection"] == "close"
+    (line,) = [line for line in lines if line["event"] == "http.refused"]
+    assert line["request_id"] == error["request_id"]

@@ -40,6 +40,23 @@ async def test_health_tells_each_version(http: httpx.AsyncClient) -> None:
     assert answer["models"][0]["executor"] == "scripted"
 
 
+@pytest.mark.parametrize("path", ["/health", "/api/v1/models"])
+async def test_each_endpoint_is_told(http: httpx.AsyncClient, path: str) -> None:
+    (model,) = (await http.get(path)).json()["models"]
+    assert model["endpoints"] == [
+        {
+            "name": "gpu-1",
+            "kind": "worker",
+            "taking": False,
+            "breaker": "half_open",
+            "in_flight": 3,
+            "latency_seconds": 0.25,
+            "weight": 2.0,
+            "reason": "it answered 500",
+        }
+    ]
+
+
 async def test_every_declared_metric_is_observed(http: httpx.AsyncClient) -> None:
     await http.post("/v1/completions", json={"model": "chat", "prompt": "x"})
     text = (await http.get("/metrics")).text

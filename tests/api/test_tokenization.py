@@ -1,5 +1,8 @@
 import httpx
+import msgspec
 import pytest
+
+from api.scripted import ScriptedModel
 
 
 async def test_text_becomes_tokens_and_text_again(http: httpx.AsyncClient) -> None:
@@ -13,6 +16,16 @@ async def test_text_becomes_tokens_and_text_again(http: httpx.AsyncClient) -> No
     text = await http.post("/detokenize", json={"tokens": tokens["tokens"][1:]})
     assert text.json() == {"model": "chat@1", "text": "mill"}
     assert text.headers["x-headrace-version"] == "chat@1"
+
+
+async def test_what_an_upstream_does_not_tell_is_not_checked(
+    http: httpx.AsyncClient, model: ScriptedModel
+) -> None:
+    model.info = msgspec.structs.replace(model.info, vocab_size=None, max_model_len=None)
+    told = (await http.post("/tokenize", json={"prompt": "mill"})).json()
+    assert told["max_model_len"] is None
+    text = await http.post("/detokenize", json={"tokens": told["tokens"][1:]})
+    assert text.json()["text"] == "mill"
 
 
 async def test_pieces_are_given_when_asked_for(http: httpx.AsyncClient) -> None:

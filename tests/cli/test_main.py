@@ -22,7 +22,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "--help")
     assert code == 0
-    for name in ("serve", "chat", "doctor", "models", "version"):
+    for name in ("serve", "chat", "doctor", "models", "rollout", "version"):
         assert f"\n  {name} " in out
 
 

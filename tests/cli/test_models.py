@@ -8,7 +8,17 @@ import pytest
 
 from headrace.cli import loading as waiting
 from headrace.cli import main
-from models_server import BREAK, EVENTS, HOLD, ModelsServer, loading, model, refusal, report
+from models_server import (
+    BREAK,
+    EVENTS,
+    HOLD,
+    ModelsServer,
+    endpoint,
+    loading,
+    model,
+    refusal,
+    report,
+)
 from real_server import command, environment
 
 LOAD = ("load", "chat=smollm2")
@@ -58,6 +68,27 @@ def test_the_list_has_a_line_a_version_and_marks_the_active_one(
     assert words(rows[1]) == "chat@2 loading fetching 26% - 200 MiB - 0"
     assert words(rows[3]) == "chat@4 deprecated cold 1.00 - native-avx2 w8a16 0"
     assert reason == "chat@3: [Errno 2] no such file"
+
+
+def test_the_list_tells_how_upstreams_do(server: ModelsServer, run: Any) -> None:
+    endpoints = [
+        endpoint("#0", kind="worker"),
+        endpoint("gpu-1", in_flight=3, latency_seconds=0.2104),
+        endpoint("gpu-2", taking=False, breaker="open", reason="it answered 500"),
+        endpoint("gpu-3", taking=False, reason="cannot connect"),
+        endpoint("gpu-4"),
+    ]
+    versions = [model("gpt@1", executor="upstream-vllm", precision=None, endpoints=endpoints)]
+    server.answers["GET /api/v1/models"] = (200, {"models": versions})
+    _, out, _ = run("list")
+    _, row, *lines = out.splitlines()
+    assert words(row) == "gpt@1 ready - 1.00 200 MiB upstream-vllm 0"
+    assert lines == [
+        "gpt@1 upstream gpu-1: 3 in flight, 0.210 s to the first byte",
+        "gpt@1 upstream gpu-2: out (breaker open): it answered 500",
+        "gpt@1 upstream gpu-3: out: cannot connect",
+        "gpt@1 upstream gpu-4: 0 in flight",
+    ]
 
 
 def test_json_is_what_the_server_said_and_nothing_else(server: ModelsServer, run: Any) -> None:

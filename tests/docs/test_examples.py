@@ -12,7 +12,16 @@ import pytest
 from real_server import RealServer, cache_dir, environment
 
 ROOT = Path(__file__).parents[2]
-FILES = ["openai_chat.py", "openai_stream.py", "offline.py", "curl.sh", "hot_swap.py"]
+FILES = [
+    "openai_chat.py",
+    "openai_stream.py",
+    "offline.py",
+    "curl.sh",
+    "hot_swap.py",
+    "canary.py",
+    "ab_test.py",
+]
+RUN_ELSEWHERE = {"gateway.toml"}  # in tests/e2e
 URL = "http://127.0.0.1:8000"
 # curl alone calls a refusal a success
 PRELUDE = 'set -euo pipefail\ncurl() { command curl --fail-with-body -sS "$@"; }\n'
@@ -75,4 +84,7 @@ def test_an_example_file_runs(server: RealServer, env: dict[str, str], name: str
 
 
 def test_every_example_file_is_run() -> None:
-    assert {path.name for path in (ROOT / "examples").iterdir() if path.is_file()} == set(FILES)
+    assert {path.name for path in (ROOT / "examples").iterdir() if path.is_file()} == {
+        *FILES,
+        *RUN_ELSEWHERE,
+    }

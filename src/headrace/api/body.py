@@ -33,6 +33,11 @@ _JSON_NAMES = {
 
 async def read_json(request: Request, kind: type[T], deadline: float) -> T:
     """Decode the request's body; InvalidRequestError names the dotted field."""
+    return decode_json(await read_body(request, deadline), kind)
+
+
+async def read_body(request: Request, deadline: float) -> bytes:
+    """The request's body, which says that it is JSON."""
     exchange = exchange_of(request.scope)
     require_json(exchange)
     body = exchange.take_body()
@@ -42,7 +47,7 @@ async def read_json(request: Request, kind: type[T], deadline: float) -> T:
             # Not request.body(), which would keep it for as long as the answer takes.
             body = b"".join([piece async for piece in request.stream()])
         exchange.is_body_arriving = False
-    return decode_json(body, kind)
+    return body
 
 
 def decode_json(body: bytes, kind: type[T]) -> T:
@@ -63,6 +68,15 @@ def decode_json(body: bytes, kind: type[T]) -> T:
     finally:
         if collects:
             gc.enable()
+
+
+def require_utf8(body: bytes) -> None:
+    """For what is passed on: decoding looks no further than it must."""
+    try:
+        if not body.isascii():
+            body.decode()
+    except UnicodeDecodeError as exc:
+        raise InvalidRequestError(f"The body is not valid UTF-8: {exc.reason}.") from None
 
 
 def json_response(answer: object, *, status: int = 200) -> Response:

@@ -52,6 +52,14 @@ class HeadTooLargeError(HeadraceError):
     type = "invalid_request_error"
 
 
+class PipelineError(HeadraceError):
+    """A client asks on and on and waits for no answer."""
+
+    status = 400
+    code = "too_many_pipelined"
+    type = "invalid_request_error"
+
+
 class ForeignOriginError(HeadraceError):
     """A browser asks on behalf of a page that is not this machine's."""
 

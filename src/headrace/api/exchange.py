@@ -3,16 +3,20 @@
 import math
 import os
 import time
+from collections.abc import Callable
 from typing import cast
 
 import msgspec
 from starlette.types import Scope
 
 from headrace.errors import InvalidRequestError
+from headrace.generation import GenerationRequest
+from headrace.routing.rollouts.shadow import Answer
 
 _KEY = "headrace.exchange"
 TIMEOUT_HEADER = "X-Request-Timeout"
 
+Mirror = Callable[[GenerationRequest, Answer], None]
 Headers = tuple[tuple[bytes, bytes], ...]
 
 # What a browser must not do with an answer.
@@ -37,9 +41,11 @@ class Exchange(msgspec.Struct, kw_only=True):
     model_id: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    ttft: float | None = None  # seconds to the first token
     error_code: str | None = None
     num_bytes: int = 0  # of the body that went out
     client_left: bool = False
+    mirror: Mirror | None = None  # wants the request and its answer
 
     def header(self, name: str) -> str | None:
         """A header of the request; of several the first."""

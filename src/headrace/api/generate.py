@@ -3,11 +3,10 @@
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 from fastapi import APIRouter
-from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -23,11 +22,13 @@ from headrace.api.sampling import (
     Temperature,
     TopK,
     TopP,
+    User,
     given,
     stop_strings,
 )
 from headrace.api.serving import Serving
 from headrace.api.sse import Generation, GenerationResponse
+from headrace.api.tracing import trace_of
 from headrace.engine.stream import fold_chunks
 from headrace.generation import (
     Chunk,
@@ -49,6 +50,7 @@ DEFAULT_TOP_P = 0.9
 # What clients of the OpenAI routes may look for here, with the values that ask for nothing.
 _HARMLESS: Mapping[str, tuple[object, ...]] = {
     **HARMLESS,
+    "answered": ([],),
     "best_of": (1,),
     "echo": (False,),
     "frequency_penalty": (0,),
@@ -62,6 +64,7 @@ _HARMLESS: Mapping[str, tuple[object, ...]] = {
     "n": (1,),
     "presence_penalty": (0,),
     "repetition_penalty": (1,),
+    "return_token_ids": (False,),
     "skip_special_tokens": (True,),
     "stop_token_ids": ([],),
     "top_logprobs": (0,),
@@ -80,9 +83,8 @@ class GenerateRequest(UnservedFields, kw_only=True):
     stop: Stop | None = None
     seed: Seed | None = None
     stream: bool = False
-    user_id: (
-        Annotated[str, Meta(max_length=256, description="Accepted, without effect.")] | None
-    ) = None
+    user_id: User | None = None
+    answered: Unsupported = None
     best_of: Unsupported = None
     echo: Unsupported = None
     frequency_penalty: Unsupported = None
@@ -96,6 +98,7 @@ class GenerateRequest(UnservedFields, kw_only=True):
     n: Unsupported = None
     presence_penalty: Unsupported = None
     repetition_penalty: Unsupported = None
+    return_token_ids: Unsupported = None
     skip_special_tokens: Unsupported = None
     stop_token_ids: Unsupported = None
     top_logprobs: Unsupported = None
@@ -110,14 +113,17 @@ class TokenCounts(msgspec.Struct, frozen=True):
 
 
 class GenerateMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one request's time went; `batch_size` is the largest batch it ran in."""
+    """Where one request's time went; `batch_size` is the largest batch it ran in.
 
-    queue_time_ms: float
+    null is what an upstream did not tell.
+    """
+
+    queue_time_ms: float | None
     time_to_first_token_ms: float
     generation_time_ms: float
     total_time_ms: float
-    tokens_per_second: float
-    batch_size: int
+    tokens_per_second: float | None
+    batch_size: int | None
 
 
 class GenerateAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,7 +134,7 @@ class GenerateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     text: str
     finish_reason: Literal["stop", "length"]
-    usage: TokenCounts
+    usage: TokenCounts | None
     metrics: GenerateMetrics
 
 
@@ -189,6 +195,8 @@ class GenerateRoutes:
             prompt=body.prompt,
             sampling=_sampling(body),
             deadline=deadline,
+            user=body.user_id,
+            trace=trace_of(request.scope),
         )
         generation = Generation(
             model=self.serving.resolve(request, body.model),
@@ -235,36 +243,35 @@ class GenerateWire:
             return b""
         return self._prefix + _encode(chunk.text) + b',"finish_reason":null}\n\n'
 
-    def ending(self, usage: Usage) -> bytes:
+    def ending(self, usage: Usage | None) -> bytes:
         assert self._last is not None
         return b"data: %s\n\n" % _encode(self._answer(self._last, "", usage))
 
-    def answer(self, chunks: list[Chunk], usage: Usage) -> bytes:
+    def answer(self, chunks: list[Chunk], usage: Usage | None) -> bytes:
         (whole,) = fold_chunks(chunks)
         return _encode(self._answer(whole, whole.text, usage))
 
-    def _answer(self, last: Chunk, text: str, usage: Usage) -> GenerateAnswer:
+    def _answer(self, last: Chunk, text: str, usage: Usage | None) -> GenerateAnswer:
         assert last.finish_reason is not None
-        total = usage.prompt_tokens + usage.completion_tokens
+        assert last.timing is not None
         return GenerateAnswer(
             request_id=self._exchange.request_id,
             model=self._model,
             version=self._version,
             text=text,
             finish_reason=last.finish_reason,
-            usage=TokenCounts(usage.prompt_tokens, usage.completion_tokens, total),
-            metrics=self._metrics(last.timing, usage.completion_tokens),
+            usage=None if usage is None else _counts(usage),
+            metrics=self._metrics(last.timing, usage),
         )
 
-    def _metrics(self, timing: Timing | None, num_tokens: int) -> GenerateMetrics:
-        timing = timing or Timing(0.0, 0.0, 0.0, 0)
-        seconds = timing.generation_time
+    def _metrics(self, timing: Timing, usage: Usage | None) -> GenerateMetrics:
+        queued, seconds = timing.queue_time, timing.generation_time
         return GenerateMetrics(
-            queue_time_ms=_ms(timing.queue_time),
+            queue_time_ms=None if queued is None else _ms(queued),
             time_to_first_token_ms=_ms(timing.time_to_first_token),
             generation_time_ms=_ms(seconds),
             total_time_ms=_ms(time.monotonic() - self._exchange.arrived),
-            tokens_per_second=round(num_tokens / seconds, 3) if seconds > 0 else 0.0,
+            tokens_per_second=None if usage is None else _rate(usage.completion_tokens, seconds),
             batch_size=timing.batch_size,
         )
 
@@ -298,6 +305,15 @@ def _batch(name: str, model_id: str, state: str, stats: EngineStats) -> ModelBat
         preemptions=stats.num_preemptions,
         aborted=stats.num_aborted,
     )
+
+
+def _counts(usage: Usage) -> TokenCounts:
+    total = usage.prompt_tokens + usage.completion_tokens
+    return TokenCounts(usage.prompt_tokens, usage.completion_tokens, total)
+
+
+def _rate(num_tokens: int, seconds: float) -> float:
+    return round(num_tokens / seconds, 3) if seconds > 0 else 0.0
 
 
 def _ms(seconds: float) -> float:

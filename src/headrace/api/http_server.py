@@ -11,6 +11,7 @@ import uvicorn
 from headrace.api.app import create_app
 from headrace.api.connection import StreamingProtocol
 from headrace.api.serving import Readiness
+from headrace.api.trials import Trials
 from headrace.registry.registry import Registry
 from headrace.settings import Settings
 
@@ -56,11 +57,13 @@ class Http:
     readiness: Readiness
 
 
-def start_http(registry: Registry, settings: Settings, listener: socket.socket) -> Http:
+def start_http(
+    registry: Registry, trials: Trials, settings: Settings, listener: socket.socket
+) -> Http:
     """Begin to answer on the listener; the caller owns the task."""
     readiness = Readiness()
     config = uvicorn.Config(
-        create_app(registry, settings, readiness=readiness),
+        create_app(registry, trials, settings, readiness=readiness),
         http=StreamingProtocol,
         ws="none",
         lifespan="off",

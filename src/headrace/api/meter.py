@@ -18,20 +18,25 @@ class Meter:
         self._observe_gap = self._latencies.inter_token_latency.observe
         self._arrived = arrived
         self._num_choices = num_choices
+        self.ttft: float | None = None
         self._last_token: dict[int, float] = {}
         self._usage: dict[int, Usage] = {}
+        self._is_usage_known = True
         self._num_tokens: dict[int, int] = {}  # by choice, as they pass
         self._finish_reason = "stop"
 
     def observe(self, chunk: Chunk) -> None:
-        if num_tokens := len(chunk.token_ids):
+        num_tokens = len(chunk.token_ids)
+        if num_tokens or chunk.text:  # an upstream may tell no tokens
             self._num_tokens[chunk.index] = self._num_tokens.get(chunk.index, 0) + num_tokens
             now = time.monotonic()
             last = self._last_token.get(chunk.index)
             if last is not None:
-                self._observe_gap((now - last) / num_tokens, num_tokens)
+                num_pieces = num_tokens or 1
+                self._observe_gap((now - last) / num_pieces, num_pieces)
             elif not self._last_token:
-                self._latencies.time_to_first_token.observe(now - self._arrived)
+                self.ttft = now - self._arrived
+                self._latencies.time_to_first_token.observe(self.ttft)
             self._last_token[chunk.index] = now
         if chunk.finish_reason is not None:
             self._finish(chunk, chunk.finish_reason)
@@ -48,23 +53,27 @@ class Meter:
 
     @property
     def num_generated(self) -> int:
-        """Tokens that came, whether or not the answer was completed."""
+        """Tokens that are known to have come, whether or not the answer was completed."""
         return sum(self._num_tokens.values())
 
     @property
-    def usage(self) -> Usage:
-        """Tokens so far; the choices of one prompt share its prompt tokens."""
-        firsts = [u for index, u in self._usage.items() if index % self._num_choices == 0]
+    def usage(self) -> Usage | None:
+        """Tokens so far, unless a choice's are not known; those of one prompt share its tokens."""
+        if not self._is_usage_known:
+            return None
+        firsts = {index // self._num_choices: usage for index, usage in self._usage.items()}
         return Usage(
-            prompt_tokens=sum(u.prompt_tokens for u in firsts),
+            prompt_tokens=sum(u.prompt_tokens for u in firsts.values()),
             completion_tokens=sum(u.completion_tokens for u in self._usage.values()),
-            cached_tokens=sum(u.cached_tokens for u in firsts),
+            cached_tokens=sum(u.cached_tokens for u in firsts.values()),
         )
 
     def _finish(self, chunk: Chunk, reason: str) -> None:
         self._finish_reason = reason
-        if chunk.usage is not None:
+        if chunk.usage is None:
+            self._is_usage_known = False
+        else:
             self._usage[chunk.index] = chunk.usage
             self._num_tokens[chunk.index] = chunk.usage.completion_tokens
-        if chunk.timing is not None:
+        if chunk.timing is not None and chunk.timing.queue_time is not None:
             self._latencies.queue.observe(chunk.timing.queue_time)

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from headrace import __version__
 from headrace.api.body import json_response
+from headrace.api.models.schema import Endpoint, endpoints_of
 from headrace.api.openapi import describe
 from headrace.api.serving import Serving
 from headrace.generation import EngineStats
@@ -26,6 +27,7 @@ class ModelHealth(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None
     restarts: int
     executor: str | None  # of a model that answers, such as native-avx2
+    endpoints: list[Endpoint]
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,6 +125,7 @@ def _health(status: ModelStatus) -> ModelHealth:
         reason=status.reason,
         restarts=status.restarts,
         executor=status.info.executor if status.info else None,
+        endpoints=endpoints_of(status),
     )
 
 
@@ -135,6 +138,8 @@ def _sample(status: ModelStatus) -> ModelSample:
         leases=status.num_leases,
         health_score=status.health_score,
         restarts=status.restarts,
+        routing=status.routing,
         memory_bytes=status.memory_bytes,
         stats=status.stats or EngineStats(),
+        endpoints=status.endpoints,
     )

@@ -53,6 +53,10 @@ Stop = (
 StopTokenIds = Annotated[
     list[TokenId], Meta(max_length=256, description="Tokens that end the answer.")
 ]
+User = Annotated[
+    str,
+    Meta(max_length=256, description="Whoever asks: requests of one user can stay together."),
+]
 
 
 T = TypeVar("T")

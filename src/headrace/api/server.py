@@ -11,27 +11,31 @@ import logging
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 import uvloop
 
+from headrace.api.trials import Trials
+from headrace.endpoints import Router, RoutingConfig, UpstreamConfig, Worker
 from headrace.errors import ConfigurationError
 from headrace.imports import fast_imports
 from headrace.registry.registry import IN_MEMORY, Registry
 from headrace.registry.status import ModelStatus
 from headrace.registry.workers.process import WORKER_COMMAND
-from headrace.settings import Settings
+from headrace.settings import ApiKeys, Settings
 from headrace.telemetry.logging import configure_logging
 
 if TYPE_CHECKING:
     from headrace.api.http_server import Http
+    from headrace.routing.router import VersionRouter
 
 log = structlog.get_logger("headrace.server")
 
 OnProgress = Callable[[Sequence[ModelStatus]], None]
 OnReady = Callable[[str], None]
-StartHttp = Callable[[Registry, Settings, socket.socket], "Http"]
+StartHttp = Callable[[Registry, Trials, Settings, socket.socket], "Http"]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 BACKLOG = 2048
@@ -63,6 +67,7 @@ def serve(
     listener = listen(settings.server.host, settings.server.port)
     registry = Registry(
         settings.server.state_dir,
+        new_router=partial(_new_router, settings.api_keys),
         database_url=_database_url(settings),
         server=f"{settings.server.host}:{settings.server.port}",
         max_loaded_models=settings.server.max_loaded_models,
@@ -70,7 +75,12 @@ def serve(
         log_dir=telemetry.log_dir,
         command=worker_command,
     )
-    run = _Run(settings, registry, listener)
+    trials = Trials(
+        registry,
+        database_url=_database_url(settings),
+        server=f"{settings.server.host}:{settings.server.port}",
+    )
+    run = _Run(settings, registry, trials, listener)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run.serve(on_progress, on_ready))
     if run.is_forced:
@@ -101,6 +111,25 @@ def _import_start_http() -> StartHttp:
     return start_http
 
 
+async def _new_router(  # noqa: PLR0917 - as NewRouter has them
+    keys: ApiKeys,
+    model_id: str,
+    config: RoutingConfig,
+    workers: Sequence[Worker],
+    upstreams: Sequence[UpstreamConfig],
+    on_change: Callable[[], None],
+) -> Router:
+    """The first takes a while, for which its workers are under way."""
+    make = await asyncio.to_thread(_import_router)
+    return make(model_id, config, workers, upstreams, on_change, api_key=keys.of)
+
+
+def _import_router() -> type["VersionRouter"]:
+    from headrace.routing.router import VersionRouter  # noqa: PLC0415 - see above
+
+    return VersionRouter
+
+
 def listen(host: str, port: int) -> socket.socket:
     """Take the address before anything is loaded; ConfigurationError says why it cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -117,9 +146,12 @@ def listen(host: str, port: int) -> socket.socket:
 class _Run:
     """One life of a server."""
 
-    def __init__(self, settings: Settings, registry: Registry, listener: socket.socket) -> None:
+    def __init__(
+        self, settings: Settings, registry: Registry, trials: Trials, listener: socket.socket
+    ) -> None:
         self._settings = settings
         self._registry = registry
+        self._trials = trials
         self._listener = listener
         self._http: Http | None = None
         self._stop = asyncio.Event()
@@ -134,8 +166,11 @@ class _Run:
         self._registry.listen(lambda _status: on_progress(self._registry.statuses()))
         try:
             await self._registry.start(self._settings.models)
+            await self._trials.start()
             start_http = await asyncio.to_thread(_import_start_http)
-            self._http = http = start_http(self._registry, self._settings, self._listener)
+            self._http = http = start_http(
+                self._registry, self._trials, self._settings, self._listener
+            )
             http.readiness.is_leaving = self._stop.is_set()  # a signal may have come meanwhile
             gc.collect()
             gc.freeze()  # a collection amid answers then passes over all that stays
@@ -149,6 +184,7 @@ class _Run:
                 await self._unless(self._stop, asyncio.shield(http.task))
                 await self._drain()
         finally:
+            await self._trials.close()
             await self._registry.close(drain_timeout=0)  # those that had time have had it
             if self._http is not None:
                 await self._end(self._http)

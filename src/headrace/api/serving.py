@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 
 from headrace.api.exchange import exchange_of
+from headrace.api.traffic import Traffic
 from headrace.errors import InvalidRequestError, ModelNotFoundError, NotReadyError
 from headrace.registry.registry import Registry
 from headrace.registry.status import ModelStatus
@@ -28,6 +29,7 @@ class Serving:
     metrics: Metrics
     readiness: Readiness
     request_timeout: float
+    traffic: Traffic
 
     @property
     def is_ready(self) -> bool:

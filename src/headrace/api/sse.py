@@ -5,35 +5,52 @@ Headers wait for the first chunk, so that a refusal is still a status; a failure
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Protocol, Self, cast
 
 import msgspec
-import structlog
 from starlette.types import Receive, Scope, Send
 
-from headrace.api.connection import Connection, connection_of
+from headrace.api.connection import connection_of
 from headrace.api.disconnect import until_disconnect, within
-from headrace.api.errors import error_body
-from headrace.api.exchange import Exchange, Headers, exchange_of
+from headrace.api.exchange import Exchange, exchange_of
 from headrace.api.merge import chunks_of
 from headrace.api.meter import Meter
-from headrace.api.serving import VERSION_HEADER, Serving
+from headrace.api.sending import Sender
+from headrace.api.serving import Serving
 from headrace.engine.stream import Forwarding
-from headrace.errors import HeadraceError
 from headrace.generation import Chunk, GenerationRequest, LanguageModel, ModelInfo, Usage
+from headrace.routing.rollouts.shadow import Answer
 
-log = structlog.get_logger("headrace.api")
 
-OK = 200
-EVENT_STREAM_HEADERS: Headers = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-)
-_VERSION_NAME = VERSION_HEADER.lower().encode()
-LAST_WORDS_TIMEOUT = 5.0  # seconds for an error event to a client that may not read
+class Work(Protocol):
+    """What one HTTP request asks of a model."""
+
+    @property
+    def model(self) -> str:
+        """The name to acquire."""
+        ...
+
+    @property
+    def deadline(self) -> float:
+        """Seconds on the monotonic clock."""
+        ...
+
+    @property
+    def stream(self) -> bool: ...
+
+    @property
+    def user(self) -> str | None:
+        """Whoever asks, as far as the client names one."""
+        ...
+
+    async def answer(
+        self, serving: Serving, model: LanguageModel, exchange: Exchange, sender: Sender
+    ) -> bytes:
+        """Do it; gives the last piece of a stream, all before which is sent, or a whole answer."""
+        ...
 
 
 class Wire(Protocol):
@@ -43,17 +60,17 @@ class Wire(Protocol):
         """The server-sent events of a chunk; empty when it shows nothing."""
         ...
 
-    def ending(self, usage: Usage) -> bytes:
-        """The events that close a complete stream."""
+    def ending(self, usage: Usage | None) -> bytes:
+        """The events that close a complete stream; `usage` is None where it is not known."""
         ...
 
-    def answer(self, chunks: list[Chunk], usage: Usage) -> bytes:
+    def answer(self, chunks: list[Chunk], usage: Usage | None) -> bytes:
         """The same chunks as one JSON answer."""
         ...
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
-    """What one HTTP request asks for; its requests differ in their prompts only."""
+    """Work on requests that differ in their prompts only."""
 
     model: str
     requests: Sequence[GenerationRequest]
@@ -61,43 +78,53 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool
     wire: Callable[[ModelInfo], Wire]
 
+    @property
+    def user(self) -> str | None:
+        return self.requests[0].user
+
+    async def answer(
+        self, serving: Serving, model: LanguageModel, exchange: Exchange, sender: Sender
+    ) -> bytes:
+        collected = list[Chunk]()
+        async with _Answer(serving, self, model, exchange, collected) as answer:
+            await (answer.stream(sender) if self.stream else answer.collect())
+            answer.mirror()
+        answer.meter.completed()
+        usage = answer.meter.usage
+        exchange.prompt_tokens = None if usage is None else usage.prompt_tokens
+        return answer.wire.ending(usage) if self.stream else answer.wire.answer(collected, usage)
+
 
 class GenerationResponse:
-    """Runs a generation and sends what it yields: an ASGI app, as every response is."""
+    """Has a model do its work, and sends what comes of it: an ASGI app, as every response is."""
 
-    def __init__(self, serving: Serving, generation: Generation) -> None:
+    def __init__(self, serving: Serving, work: Work) -> None:
         self.serving = serving
-        self.generation = generation
+        self.work = work
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
-        sender = _Sender(send, exchange, connection_of(scope))
+        sender = Sender(send, exchange, connection_of(scope))
         work = self._run(exchange, sender)
         exchange.client_left = not await until_disconnect(work, scope, receive)
 
-    async def _run(self, exchange: Exchange, sender: "_Sender") -> None:
+    async def _run(self, exchange: Exchange, sender: Sender) -> None:
         try:
-            await self._generate(exchange, sender)
+            await self._answer(exchange, sender)
         except Exception as exc:  # headers are gone: whatever failed, the reader must hear of it
             if exchange.status is None:
                 raise
             await sender.fail(exc)
 
-    async def _generate(self, exchange: Exchange, sender: "_Sender") -> None:
+    async def _answer(self, exchange: Exchange, sender: Sender) -> None:
         """Hold the model until its last chunk, then send what does not need it any more."""
-        work, collected = self.generation, list[Chunk]()
-        with within(work.deadline):
-            async with self.serving.registry.acquire(work.model, work.deadline) as model:
+        work = self.work
+        chosen = self.serving.traffic.choose(work.model, work.user, exchange.request_id)
+        with chosen.observed(exchange, work.user), within(work.deadline):
+            async with self.serving.registry.acquire(chosen.model, work.deadline) as model:
                 exchange.model_id = model.info.model_id
-                async with _Answer(self.serving, work, model, exchange) as answer:
-                    await (sender.stream(answer) if work.stream else answer.collect(collected))
-        answer.meter.completed()
-        usage = answer.meter.usage
-        exchange.prompt_tokens = usage.prompt_tokens
-        if work.stream:
-            await sender.end(answer.wire.ending(usage))
-        else:
-            await sender.answer(answer.wire.answer(collected, usage))
+                last = await work.answer(self.serving, model, exchange, sender)
+        await (sender.end(last) if work.stream else sender.answer(last))
 
 
 class _Answer:
@@ -107,19 +134,19 @@ class _Answer:
     """
 
     def __init__(
-        self, serving: Serving, generation: Generation, model: LanguageModel, exchange: Exchange
+        self,
+        serving: Serving,
+        generation: Generation,
+        model: LanguageModel,
+        exchange: Exchange,
+        collected: list[Chunk],
     ) -> None:
         self._serving = serving
         self._generation = generation
         self._info = model.info
         self._exchange = exchange
-        self.chunks = chunks_of(model.generate, generation.requests)
-
-    @property
-    def forwarding(self) -> Forwarding | None:
-        """The chunks, when they can be had as they arrive."""
-        # isinstance looks a protocol's members up anew each time, before the model is asked.
-        return cast("Forwarding", self.chunks) if hasattr(self.chunks, "forward") else None
+        self._collected = collected
+        self._chunks = chunks_of(model.generate, generation.requests)
 
     @cached_property
     def meter(self) -> Meter:
@@ -134,103 +161,58 @@ class _Answer:
     def wire(self) -> Wire:
         return self._generation.wire(self._info)
 
-    async def collect(self, into: list[Chunk]) -> None:
+    async def collect(self) -> None:
         def take(chunk: Chunk) -> bool:
             self.meter.observe(chunk)
-            into.append(chunk)
+            self._collected.append(chunk)
             return True
 
-        if (chunks := self.forwarding) is not None:
+        if (chunks := self._forwarding) is not None:
             await chunks.forward(take)
             return
-        async for chunk in self.chunks:
+        async for chunk in self._chunks:
             take(chunk)
 
-    def prepare(self) -> None:
-        """Make both while the model works on the first chunk."""
-        _ = self.meter, self.wire
+    async def stream(self, sender: Sender) -> None:
+        """Send each chunk's events as it comes."""
+        if (chunks := self._forwarding) is not None:
+            asyncio.get_running_loop().call_soon(self._prepare)
+            await sender.forward(chunks.forward, self._event)
+            return
+        async for chunk in self._chunks:
+            if event := self._event(chunk):
+                await sender.send(event)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, _kind: object, exc: BaseException | None, _trace: object) -> None:
-        await self.chunks.aclose()
+        await self._chunks.aclose()
         if exc is not None:
             self.meter.failed(exc)
         self._exchange.completion_tokens = self.meter.num_generated
+        self._exchange.ttft = self.meter.ttft
 
+    @property
+    def _forwarding(self) -> Forwarding | None:
+        """The chunks, when they can be had as they arrive."""
+        # isinstance looks a protocol's members up anew each time, before the model is asked.
+        return cast("Forwarding", self._chunks) if hasattr(self._chunks, "forward") else None
 
-class _Sender:
-    """The ASGI messages of one answer, or a stream past them where it can go."""
+    def mirror(self) -> None:
+        """Have a candidate asked the same, if this request is one to be mirrored."""
+        mirror, requests = self._exchange.mirror, self._generation.requests
+        if mirror is not None and len(requests) == 1 and requests[0].sampling.n == 1:
+            text = "".join(chunk.text for chunk in self._collected)
+            latency = time.monotonic() - self._exchange.arrived
+            mirror(requests[0], Answer(text, self.meter.num_generated or None, latency))
 
-    def __init__(self, send: Send, exchange: Exchange, connection: Connection | None) -> None:
-        self._send = send
-        self._exchange = exchange
-        self._connection = connection
+    def _event(self, chunk: Chunk) -> bytes:
+        self.meter.observe(chunk)
+        if self._exchange.mirror is not None:
+            self._collected.append(chunk)
+        return self.wire.event(chunk)
 
-    async def stream(self, answer: _Answer) -> None:
-        """Send each chunk's events as it comes; a slow reader holds this stream up, nothing else.
-
-        Where chunks can be forwarded, the call that brings one writes it.
-        """
-        if self._connection is not None and (chunks := answer.forwarding) is not None:
-            await self._forward(chunks, self._connection, answer)
-            return
-        async for chunk in answer.chunks:
-            answer.meter.observe(chunk)
-            event = answer.wire.event(chunk)
-            if event:
-                await self._start(EVENT_STREAM_HEADERS)
-                await self._send({"type": "http.response.body", "body": event, "more_body": True})
-
-    async def _forward(self, chunks: Forwarding, connection: Connection, answer: _Answer) -> None:
-        exchange, write = self._exchange, connection.write
-
-        def take(chunk: Chunk) -> bool:
-            answer.meter.observe(chunk)
-            event = answer.wire.event(chunk)
-            if not event:
-                return True
-            if exchange.status is None:
-                headers = (*self._head(EVENT_STREAM_HEADERS), *exchange.headers)
-                has_room = connection.start(headers, event)
-                exchange.status = OK
-            else:
-                has_room = write(event)
-            exchange.num_bytes += len(event)
-            return has_room
-
-        asyncio.get_running_loop().call_soon(answer.prepare)
-        while not await chunks.forward(take):
-            await connection.drain()
-
-    async def end(self, event: bytes) -> None:
-        await self._start(EVENT_STREAM_HEADERS)
-        await self._send({"type": "http.response.body", "body": event})
-
-    async def answer(self, body: bytes) -> None:
-        await self._start(
-            ((b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)))
-        )
-        await self._send({"type": "http.response.body", "body": body})
-
-    async def fail(self, exc: Exception) -> None:
-        """Say in the stream what went wrong, and end it without the marks of a complete one."""
-        if isinstance(exc, HeadraceError):
-            error = exc
-        else:
-            error = HeadraceError("Internal server error.")
-            log.error("stream.fault", request_id=self._exchange.request_id, exc_info=exc)
-        self._exchange.error_code = error.code
-        event = b"data: %s\n\n" % error_body(error, self._exchange.request_id)
-        async with asyncio.timeout(LAST_WORDS_TIMEOUT):
-            await self._send({"type": "http.response.body", "body": event})
-
-    async def _start(self, headers: Headers) -> None:
-        if self._exchange.status is None:
-            head = {"type": "http.response.start", "status": OK, "headers": self._head(headers)}
-            await self._send(head)
-
-    def _head(self, headers: Headers) -> Headers:
-        assert self._exchange.model_id is not None
-        return (*headers, (_VERSION_NAME, self._exchange.model_id.encode()))
+    def _prepare(self) -> None:
+        """Make both while the model works on the first chunk."""
+        _ = self.meter, self.wire

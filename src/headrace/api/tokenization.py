@@ -41,7 +41,7 @@ class TokenizeAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     model: str
     count: int
-    max_model_len: int
+    max_model_len: int | None
     tokens: list[int]
     pieces: list[str] | None = None
 
@@ -150,6 +150,8 @@ def _prompt(body: TokenizeRequest) -> Prompt:
 
 
 def _require_in_vocabulary(tokens: list[int], info: ModelInfo) -> None:
+    if info.vocab_size is None:  # an upstream's own: it is asked as it is
+        return
     highest = max(tokens, default=0)
     if highest >= info.vocab_size:
         where = f"tokens.{tokens.index(highest)}"

@@ -36,7 +36,7 @@ def _complain(sentence: str, exit_code: int = 2) -> int:
 
 
 def _app() -> typer.Typer:
-    from headrace.cli import chat, doctor, models, serve
+    from headrace.cli import chat, doctor, models, rollout, serve
 
     app = typer.Typer(
         name="headrace",
@@ -51,6 +51,7 @@ def _app() -> typer.Typer:
     app.command()(doctor.doctor)
     app.command()(version)
     app.add_typer(models.app, name="models")
+    app.add_typer(rollout.app, name="rollout")
     return app
 
 

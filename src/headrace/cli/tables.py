@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headrace.client import Change, Model, SafetyReport
+from headrace.client import Change, Endpoint, Model, SafetyReport
 
 _UNBOUNDED = 10_000  # columns; a file or a pipe has no edge at which to break lines
 _STYLES = {"active": "green", "failed": "red", "passed": "green", "undone": "red"}
@@ -17,14 +17,16 @@ _NOTHING = "-"
 
 
 def print_models(models: Iterable[Model]) -> None:
-    """A row a version, then what is wrong with which."""
+    """A row a version, then the upstreams of which, and what is wrong with which."""
     table = _table("", "model", "state", "phase", "health", "memory", "runs on", "leases")
-    reasons = []
+    lines = []
     for model in models:
         table.add_row(*map(_cell, _model_row(model)))
+        upstreams = [each for each in model.endpoints if each.kind == "upstream"]
+        lines += [f"{model.model_id} upstream {_upstream(each)}" for each in upstreams]
         if model.reason:
-            reasons.append(f"{model.model_id}: {model.reason}")
-    _print(table, *map(Text, reasons))
+            lines.append(f"{model.model_id}: {model.reason}")
+    _print(table, *map(Text, lines))
 
 
 def print_safety(report: SafetyReport) -> None:
@@ -47,7 +49,7 @@ def print_history(changes: Iterable[Change]) -> None:
 
 
 def _model_row(model: Model) -> tuple[str, ...]:
-    is_known = model.executor is not None
+    runs_on = filter(None, (model.executor, model.precision))  # an upstream tells no precision
     return (
         "*" if model.active else "",
         model.model_id,
@@ -55,9 +57,19 @@ def _model_row(model: Model) -> tuple[str, ...]:
         _phase(model),
         _NOTHING if model.health_score is None else f"{model.health_score:.2f}",
         f"{model.memory_bytes / _MIB:,.0f} MiB" if model.memory_bytes else _NOTHING,
-        f"{model.executor} {model.precision}" if is_known else _NOTHING,
+        " ".join(runs_on) or _NOTHING,
         str(model.leases),
     )
+
+
+def _upstream(upstream: Endpoint) -> str:
+    """How it does, and while it gets no requests why."""
+    if not upstream.taking:
+        breaker = "" if upstream.breaker == "closed" else f" (breaker {upstream.breaker})"
+        return f"{upstream.name}: out{breaker}: {upstream.reason or 'no reason given'}"
+    known = upstream.latency_seconds is not None
+    latency = f", {upstream.latency_seconds:.3f} s to the first byte" if known else ""
+    return f"{upstream.name}: {upstream.in_flight} in flight{latency}"
 
 
 def _phase(model: Model) -> str:

@@ -16,7 +16,7 @@ from headrace.settings import (
     StorageSection,
     TelemetrySection,
 )
-from scripted_serving import COMMAND, IMPATIENT
+from scripted_serving import COMMAND, IMPATIENT, new_router
 
 GOOD = "pypi:good"
 DECLARED = "declared.gguf"
@@ -24,7 +24,7 @@ DECLARED = "declared.gguf"
 
 @pytest.fixture
 async def registry(tmp_path: Path) -> AsyncIterator[Registry]:
-    registry = Registry(tmp_path, command=COMMAND, patience=IMPATIENT)
+    registry = Registry(tmp_path, new_router=new_router, command=COMMAND, patience=IMPATIENT)
     await registry.start([])
     try:
         yield registry

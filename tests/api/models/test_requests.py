@@ -1,12 +1,35 @@
 """What is refused before a model is touched, so a registry without any will do."""
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import httpx
 import pytest
 
 from api.models.conftest import GOOD, error_of, post
+from headrace.api.models.requests import new_spec
+from headrace.endpoints import UpstreamConfig
 from headrace.registry.registry import Registry
+from headrace.registry.spec import ModelSpec
+from headrace.settings import Settings
+
+UPSTREAM = {"url": "https://api.example.org/v1", "api_key_env": "GPT_KEY"}
+BELOW = {"url": "http://gpu.example.org/team/v1"}
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    """With an upstream that has a key, and a root for those that have none."""
+    roots = ("http://gpu.example.org/team",)
+    return replace(
+        settings,
+        server=settings.server.model_copy(update={"upstream_roots": roots}),
+        models=(
+            *settings.models,
+            ModelSpec(name="gpt", source=UPSTREAM["url"], upstreams=(UpstreamConfig(**UPSTREAM),)),
+        ),
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,3 +168,70 @@ async def test_the_document_describes_the_routes(http: httpx.AsyncClient) -> Non
     query = paths["/api/v1/models/history"]["get"]["parameters"]
     assert [each["name"] for each in query] == ["name", "limit"]
     assert "/api/v1/models/{model_id}/swap/safety" in paths
+
+
+@pytest.mark.parametrize(
+    ("said", "param"),
+    [
+        ({"upstreams": []}, "source"),
+        ({"upstreams": {"url": "http://h/v1"}}, "upstreams"),
+        ({"upstreams": ["http://h/v1"]}, "upstreams.0"),
+        ({"upstreams": [{}]}, "upstreams.0.url"),
+        ({"upstreams": [BELOW], "replicas": 2}, "replicas"),
+        ({"upstreams": [BELOW], "routing": {"strategy": "best"}}, "routing.strategy"),
+        ({"upstreams": [BELOW, BELOW]}, "upstreams.1.name"),
+        ({"upstreams": [BELOW, {"url": "https://evil.org/v1"}]}, "upstreams.1.url"),
+        ({"upstreams": [{**UPSTREAM, "url": "https://evil.org/v1"}]}, "upstreams.0.url"),
+        ({"upstreams": [{**UPSTREAM, "url": "http://api.example.org/v1"}]}, "upstreams.0.url"),
+        ({"upstreams": [{**UPSTREAM, "api_key_env": "HOME"}]}, "upstreams.0.url"),
+        ({"upstreams": [{**UPSTREAM, "api_key_env": None}]}, "upstreams.0.url"),
+        ({"upstreams": [{**BELOW, "api_key_env": "GPT_KEY"}]}, "upstreams.0.url"),
+        ({"upstreams": [{**BELOW, "ca_file": "/etc/passwd"}]}, "upstreams.0.ca_file"),
+        ({"upstreams": [BELOW, {**BELOW, "ca_file": None}]}, "upstreams.1.ca_file"),
+        ({"upstreams": [{**BELOW, "ca_file": "~root/x"}]}, "upstreams.0.ca_file"),
+        ({"upstreams": [{**UPSTREAM, "ca_file": "~nobody-there/x"}]}, "upstreams.0.ca_file"),
+        ({"upstreams": [{**BELOW, "name": "a\nb"}]}, "upstreams.0.name"),
+        ({"upstreams": [{**BELOW, "url": "http://a:b@gpu.example.org/team"}]}, "upstreams.0.url"),
+        ({"source": "http://127.0.0.1:6379/v1"}, "source"),
+        ({"source": UPSTREAM["url"]}, "source"),
+        ({"source": "HTTP://evil.org/v1"}, "source"),
+        ({"source": "/etc/passwd", "upstreams": [BELOW]}, "source"),
+        (
+            {"source": BELOW["url"], "upstreams": [{"url": "https://evil.org/v1"}]},
+            "upstreams.0.url",
+        ),
+        ({"source": "https://evil.org/v1", "upstreams": [BELOW]}, "source"),
+    ],
+)
+async def test_a_client_leads_the_server_nowhere_and_takes_no_key_along(
+    http: httpx.AsyncClient, registry: Registry, said: dict[str, object], param: str
+) -> None:
+    answer = await post(http, "load", name="m0", **said)
+    assert error_of(answer) == (400, "invalid_value", param)
+    answer = await post(http, "swap", model_id="m0@1", mode="queue", **said)
+    if "source" in said or said["upstreams"]:
+        assert error_of(answer) == (400, "invalid_value", param)
+    assert registry.statuses() == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"upstreams": [UPSTREAM]},
+        {"upstreams": [BELOW]},
+        {"source": BELOW["url"]},
+        {"source": GOOD, "upstreams": [BELOW, UPSTREAM], "routing": {"strategy": "weighted"}},
+    ],
+)
+async def test_what_a_client_may_have_is_what_it_describes(
+    settings: Settings, said: dict[str, Any]
+) -> None:
+    spec = new_spec({"name": "m0", "version": 1, **said}, settings)
+    own = [UpstreamConfig(**each) for each in said.get("upstreams", ())]
+    assert [each for each in spec.upstreams if each.url != said.get("source")] == own
+    assert spec.has_workers == (said.get("source") == GOOD)
+
+
+async def test_a_version_that_is_there_takes_no_upstreams(http: httpx.AsyncClient) -> None:
+    answer = await post(http, "swap", model_id="m0@2", upstreams=[BELOW])
+    assert error_of(answer) == (400, "invalid_value", "upstreams")

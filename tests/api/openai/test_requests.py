@@ -5,6 +5,7 @@ import pytest
 from headrace.api.body import decode_json
 from headrace.api.openai.requests import (
     MAX_PROMPTS,
+    answered_before,
     chat_prompt,
     chat_sampling,
     completion_prompts,
@@ -12,7 +13,7 @@ from headrace.api.openai.requests import (
 )
 from headrace.api.openai.schema import ChatCompletionRequest, CompletionRequest
 from headrace.errors import InvalidRequestError, UnsupportedParameterError
-from headrace.generation import Chat, Message, SamplingParams
+from headrace.generation import Answered, Chat, Message, SamplingParams
 
 
 def chat(**fields: object) -> ChatCompletionRequest:
@@ -283,3 +284,44 @@ def test_a_bias_out_of_range_is_named_by_its_token(bias: float) -> None:
     with pytest.raises(InvalidRequestError, match="from -100 to 100") as caught:
         completion_sampling(completion(logit_bias={"7": bias}))
     assert caught.value.param == "logit_bias.7"
+
+
+def test_what_was_answered_before_has_an_entry_for_every_choice() -> None:
+    entry = {"token_ids": [4, 5], "num_characters": 2}
+    whole = {"is_finished": True, "num_characters": 3}
+    known = Answered([4, 5], 2)
+    assert answered_before(chat(answered=[entry]), 1) == (known,)
+    assert answered_before(chat(answered=[entry, None], n=4), 1) == (known, None, None, None)
+    assert answered_before(chat(answered=[None, whole], n=2), 1) == (
+        None,
+        Answered([], 3, is_finished=True),
+    )
+    for nothing in (None, [], [None]):
+        assert answered_before(chat(answered=nothing), 1) == ()
+
+
+def test_what_was_answered_before_is_of_one_prompt() -> None:
+    body = completion(prompt=["a", "b"], answered=[{"token_ids": [1]}])
+    with pytest.raises(InvalidRequestError, match="single prompt"):
+        answered_before(body, len(completion_prompts(body)))
+    with pytest.raises(InvalidRequestError, match="2 entries, and n=1"):
+        answered_before(completion(answered=[None, {"token_ids": [1]}]), 1)
+
+
+@pytest.mark.parametrize(
+    "answered",
+    [
+        3,
+        [3],
+        [{"token_ids": [-1]}],
+        [{"token_ids": "x"}],
+        [{"token_ids": [1 << 31]}],
+        [{"num_characters": -1}],
+        [{"num_characters": 1 << 40}],
+        [None] * 129,
+    ],
+)
+def test_a_wrong_entry_of_what_was_answered_before_is_named(answered: object) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        chat(answered=answered)
+    assert str(caught.value.param).startswith("answered")

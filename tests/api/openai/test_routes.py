@@ -3,6 +3,7 @@ import openai
 import pytest
 
 from api.scripted import ScriptedModel
+from headrace.generation import Answered
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 
@@ -103,3 +104,34 @@ async def test_models_are_found_by_name_and_by_version(client: openai.AsyncOpenA
     assert (await client.models.retrieve("chat@1")).id == "chat"
     with pytest.raises(openai.NotFoundError):
         await client.models.retrieve("chat@2")
+
+
+async def test_who_asks_and_the_trace_reach_the_model(
+    http: httpx.AsyncClient, model: ScriptedModel
+) -> None:
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    headers = {"traceparent": parent, "tracestate": "a=b"}
+    body = {"model": "chat", "messages": MESSAGES, "user": "Ann"}
+    await http.post("/v1/chat/completions", json=body, headers=headers)
+    await http.post("/api/v1/generate", json={"prompt": "x", "user_id": "Bob"}, headers=headers)
+    await http.post("/v1/completions", json={"model": "chat", "prompt": "x"})
+    assert [asked.user for asked in model.requests] == ["Ann", "Bob", None]
+    assert [asked.trace for asked in model.requests] == [headers, headers, {}]
+
+
+async def test_an_answer_begun_elsewhere_reaches_the_model(
+    client: openai.AsyncOpenAI, model: ScriptedModel
+) -> None:
+    before = [{"token_ids": [7, 7], "num_characters": 11}]
+    answer = await client.completions.create(
+        model="chat", prompt="x", extra_body={"answered": before, "return_token_ids": True}
+    )
+    assert model.requests[0].answered == (Answered([7, 7], 11),)
+    assert not model.requests[0].was_accepted
+    assert answer.choices[0].token_ids == [7] * 6
+
+
+async def test_an_answer_begun_elsewhere_has_one_prompt(http: httpx.AsyncClient) -> None:
+    body = {"model": "chat", "prompt": ["x", "y"], "answered": [{"token_ids": [7]}]}
+    answer = await http.post("/v1/completions", json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "answered")

@@ -1,5 +1,6 @@
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,8 +12,12 @@ HEAD = Head(id="x-1", created=7, model='a "model"')
 USAGE = Usage(3, 4, 1)
 
 
-def wire(dialect: Dialect, *, include_usage: bool = False) -> OpenAIWire:
-    return OpenAIWire(dialect, HEAD, info(), include_usage=include_usage)
+def wire(
+    dialect: Dialect, *, include_usage: bool = False, return_token_ids: bool = False
+) -> OpenAIWire:
+    return OpenAIWire(
+        dialect, HEAD, info(), include_usage=include_usage, return_token_ids=return_token_ids
+    )
 
 
 def parsed(events: bytes) -> list[dict[str, object]]:
@@ -51,6 +56,30 @@ def test_a_token_that_shows_nothing_yet_sends_nothing() -> None:
     chat = wire(CHAT)
     chat.event(Chunk(0, "a", [1]))
     assert chat.event(Chunk(0, "", [2])) == b""
+
+
+def test_usage_that_is_not_known_is_left_out() -> None:
+    chat = wire(CHAT, include_usage=True)
+    chunk = Chunk(0, "a", [], finish_reason="stop")
+    assert chat.ending(None) == b"data: [DONE]\n\n"
+    assert json.loads(chat.answer([chunk], None))["usage"] is None
+
+
+@pytest.mark.parametrize("dialect", [CHAT, COMPLETION])
+def test_token_ids_are_told_where_asked_for(dialect: Dialect) -> None:
+    chunks = [
+        Chunk(0, "a", [1]),
+        Chunk(0, "", [2]),
+        Chunk(0, "", []),
+        Chunk(0, "b", [3, 4], finish_reason="stop"),
+    ]
+    asked, plain = wire(dialect, return_token_ids=True), wire(dialect)
+    events = parsed(b"".join(asked.event(chunk) for chunk in chunks))
+    told = [event["choices"][0].get("token_ids") for event in events]
+    assert [each for each in told if each is not None] == [[1], [2], [3, 4]]
+    assert json.loads(asked.answer(chunks, USAGE))["choices"][0]["token_ids"] == [1, 2, 3, 4]
+    assert b"token_ids" not in b"".join(plain.event(chunk) for chunk in chunks)
+    assert b"token_ids" not in plain.answer(chunks, USAGE)
 
 
 def test_what_matched_is_told() -> None:

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from headrace.api.disconnect import until_disconnect
 from headrace.api.models.schema import model_of
-from headrace.api.sse import EVENT_STREAM_HEADERS, OK
+from headrace.api.sending import EVENT_STREAM_HEADERS, OK
 from headrace.errors import UnavailableError
 from headrace.registry.registry import Registry
 from headrace.registry.status import ModelStatus

@@ -19,7 +19,7 @@ from headrace.errors import (
     ModelFileError,
     ModelNotFoundError,
 )
-from headrace.registry.changes.admission import require_allowed
+from headrace.registry.changes.admission import require_allowed, require_allowed_upstream
 from headrace.registry.spec import ModelSpec
 from headrace.settings import MODEL_NAME, EngineSection, Settings, is_loopback, requested_spec
 
@@ -31,9 +31,12 @@ _MODEL_ID = re.compile(r"(.+)@([1-9][0-9]{0,9})", re.DOTALL)
 
 def new_spec(fields: Mapping[str, Any], settings: Settings) -> ModelSpec:
     """What a client may have of what it describes; blocks. InvalidRequestError names the field."""
+    _refuse_files(fields)
     spec = requested_spec(fields, settings.limits)
-    declared = {model.source for model in settings.models}
-    require_allowed(spec.source, roots=settings.server.model_roots, declared=declared)
+    if spec.has_workers:
+        declared = {model.source for model in settings.models}
+        require_allowed(spec.source, roots=settings.server.model_roots, declared=declared)
+    _require_allowed_upstreams(spec, fields, settings)
     return spec
 
 
@@ -45,11 +48,12 @@ def load_fields(body: LoadRequest, next_version: int) -> dict[str, Any]:
 def queue_fields(body: SwapRequest) -> dict[str, Any] | None:
     """The same of a version to be loaded in place of the old one; None to swap to one that is."""
     fields = _run_fields(body)
-    if body.mode == "queue" and body.source is not None:
+    if body.mode == "queue" and (body.source is not None or body.upstreams):
         return {**fields, **_name_and_version(body.model_id)}
     for field in fields:
         raise InvalidRequestError(
-            f"{field}: a version that is loaded stays as it is; mode queue with a source loads it.",
+            f"{field}: a version that is loaded stays as it is; mode queue with a source or with"
+            " upstreams loads it.",
             param=field,
         )
     return None
@@ -124,6 +128,27 @@ def refuse_foreign_pages(request: Request, server_host: str) -> None:
 def who(request: Request) -> str:
     """The client as history names it."""
     return f"http {request.client.host}" if request.client else "http"
+
+
+def _refuse_files(fields: Mapping[str, Any]) -> None:
+    """Before anything looks for one: an answer must not tell what this machine has."""
+    for number, upstream in enumerate(fields.get("upstreams") or ()):
+        if "ca_file" in upstream:
+            field = f"upstreams.{number}.ca_file"
+            raise InvalidRequestError(f"{field}: only the configuration names files.", param=field)
+
+
+def _require_allowed_upstreams(
+    spec: ModelSpec, fields: Mapping[str, Any], settings: Settings
+) -> None:
+    configured = [each for model in settings.models for each in model.upstreams]
+    declared = {(each.base, each.api_key_env) for each in configured}
+    own = [f"upstreams.{number}.url" for number in range(len(fields.get("upstreams") or ()))]
+    of_source = ["source"] * (len(spec.upstreams) - len(own))
+    for upstream, field in zip(spec.upstreams, of_source + own, strict=True):
+        require_allowed_upstream(
+            upstream, roots=settings.server.upstream_roots, declared=declared, field=field
+        )
 
 
 def _run_fields(body: SwapRequest) -> dict[str, Any]:

@@ -14,6 +14,22 @@ from headrace.registry.status import ModelStatus
 ModelId = Annotated[str, Meta(min_length=1, max_length=256, description="A version: name@version.")]
 
 
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker or an upstream; `latency_seconds` is its average time to the first byte.
+
+    `taking` says whether it gets new requests, `reason` why it does not.
+    """
+
+    name: str
+    kind: str
+    taking: bool
+    breaker: str
+    in_flight: int
+    latency_seconds: float | None
+    weight: float
+    reason: str | None
+
+
 class Model(msgspec.Struct, frozen=True, kw_only=True):
     """One version. Times are Unix times, `progress` is the share done of `phase`."""
 
@@ -35,6 +51,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     leases: int
     executor: str | None
     precision: str | None
+    endpoints: list[Endpoint]
 
 
 class Models(msgspec.Struct, frozen=True):
@@ -63,11 +80,19 @@ class RunOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_
     golden: Annotated[
         list[dict[str, Any]] | None, Meta(description="Prompts with `expected` answers.")
     ] = None
+    routing: Annotated[
+        dict[str, Any] | None, Meta(description="The keys of `[models.routing]`.")
+    ] = None
+    upstreams: Annotated[
+        list[dict[str, Any]] | None,
+        Meta(
+            description="The keys of `[[models.upstreams]]` but for `ca_file`: upstreams of the"
+            " configuration, or below its `upstream_roots`."
+        ),
+    ] = None
     batching: Unsupported = None
-    routing: Unsupported = None
     runtime: Unsupported = None
     tags: Unsupported = None
-    upstreams: Unsupported = None
     warmup: Unsupported = None
 
 
@@ -75,12 +100,14 @@ class LoadRequest(RunOptions, kw_only=True):
     """`POST /api/v1/models/load`."""
 
     name: str
-    source: str
+    source: Annotated[
+        str | None, Meta(description="May be left out where there are upstreams.")
+    ] = None
     version: Annotated[int | None, Meta(description="Left out: the highest known + 1.")] = None
 
 
 class SwapRequest(RunOptions, kw_only=True):
-    """`POST /api/v1/models/swap`; with a `source` the version is loaded in place of the old one."""
+    """`POST /api/v1/models/swap`; with a `source` or upstreams a version is loaded in its place."""
 
     model_id: ModelId
     mode: Annotated[
@@ -181,7 +208,24 @@ def model_of(status: ModelStatus) -> Model:
         leases=status.num_leases,
         executor=info.executor if info else None,
         precision=info.precision if info else None,
+        endpoints=endpoints_of(status),
     )
+
+
+def endpoints_of(status: ModelStatus) -> list[Endpoint]:
+    return [
+        Endpoint(
+            name=each.name,
+            kind=each.kind,
+            taking=each.is_taking,
+            breaker=each.breaker,
+            in_flight=each.num_in_flight,
+            latency_seconds=each.latency,
+            weight=each.weight,
+            reason=each.reason,
+        )
+        for each in status.endpoints
+    ]
 
 
 def swap_answer(swap: Swap) -> SwapAnswer:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from headrace.api.openai.schema import (
+    AnsweredBody,
     ChatCompletionRequest,
     ChatMessage,
     CompletionRequest,
@@ -12,7 +13,7 @@ from headrace.api.openai.schema import (
 )
 from headrace.api.sampling import biases, given, require_min_below_max, stop_strings
 from headrace.errors import InvalidRequestError, UnsupportedParameterError
-from headrace.generation import Chat, Message, Prompt, SamplingParams
+from headrace.generation import Answered, Chat, Message, Prompt, SamplingParams
 
 MAX_PROMPTS = 256
 DEFAULT_MAX_TOKENS = 16  # of a completion, as OpenAI has it
@@ -112,6 +113,26 @@ def completion_sampling(body: CompletionRequest) -> SamplingParams:
         raise InvalidRequestError("n must be 1 with echo and logprobs.", param="n")
     max_tokens = given(body.max_tokens, DEFAULT_MAX_TOKENS)
     return _sampling(body, max_tokens=max_tokens, logprobs=body.logprobs, echo=echo)
+
+
+def answered_before(body: SamplingFields, num_prompts: int) -> tuple[Answered | None, ...]:
+    """What the client has of an answer that it wants to be gone on with; empty: it has nothing."""
+    known, num_choices = body.answered or [], body.n or 1
+    if known and num_prompts > 1:
+        raise InvalidRequestError("answered needs a single prompt.", param="answered")
+    if len(known) > num_choices:
+        raise InvalidRequestError(
+            f"answered has {len(known)} entries, and n={num_choices} choices.", param="answered"
+        )
+    if not any(known):
+        return ()
+    return (*map(_answered, known), *[None] * (num_choices - len(known)))
+
+
+def _answered(body: AnsweredBody | None) -> Answered | None:
+    if body is None:
+        return None
+    return Answered(body.token_ids, body.num_characters, body.is_finished)
 
 
 def _refuse_unsupported(body: SamplingFields, harmless: Mapping[str, tuple[object, ...]]) -> None:

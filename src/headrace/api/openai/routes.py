@@ -1,21 +1,13 @@
 """OpenAI's API: models, chat completions, completions."""
 
-import time
-from collections.abc import Sequence
-from functools import partial
-
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headrace.api.body import json_response, read_json
-from headrace.api.exchange import new_id
-from headrace.api.openai.requests import (
-    chat_prompt,
-    chat_sampling,
-    completion_prompts,
-    completion_sampling,
-)
+from headrace.api.body import json_response, read_body
+from headrace.api.openai.asked import read_asked
+from headrace.api.openai.keeping import KeptBytes
+from headrace.api.openai.parsing import CHAT_KIND, COMPLETION_KIND, Kind, Posted
 from headrace.api.openai.schema import (
     ChatCompletion,
     ChatCompletionRequest,
@@ -24,15 +16,13 @@ from headrace.api.openai.schema import (
     ModelCard,
     ModelList,
 )
-from headrace.api.openai.stream import CHAT, COMPLETION, Dialect, Head, OpenAIWire
+from headrace.api.openai.work import OpenAIWork
 from headrace.api.openapi import describe
 from headrace.api.serving import Serving
-from headrace.api.sse import Generation, GenerationResponse
-from headrace.errors import InvalidRequestError, ModelNotFoundError, NotReadyError
-from headrace.generation import GenerationRequest, Prompt, SamplingParams
+from headrace.api.sse import GenerationResponse
+from headrace.api.tracing import trace_of
+from headrace.errors import ModelNotFoundError, NotReadyError
 from headrace.registry.status import ModelStatus
-
-Body = ChatCompletionRequest | CompletionRequest
 
 
 class OpenAIRoutes:
@@ -40,6 +30,7 @@ class OpenAIRoutes:
 
     def __init__(self, serving: Serving) -> None:
         self.serving = serving
+        self._kept_bytes = KeptBytes()
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1", tags=["OpenAI"])
@@ -71,50 +62,21 @@ class OpenAIRoutes:
         raise ModelNotFoundError(f"Model {model_id[:80]!r} is not served.", param="model")
 
     async def chat_completions(self, request: Request) -> GenerationResponse:
-        deadline = self.serving.deadline(request)
-        body = await read_json(request, ChatCompletionRequest, deadline)
-        prompts = [chat_prompt(body)]
-        return self._respond(
-            request, body, CHAT, prompts=prompts, sampling=chat_sampling(body), deadline=deadline
-        )
+        return await self._respond(request, CHAT_KIND)
 
     async def completions(self, request: Request) -> GenerationResponse:
-        deadline = self.serving.deadline(request)
-        body = await read_json(request, CompletionRequest, deadline)
-        prompts, sampling = completion_prompts(body), completion_sampling(body)
-        return self._respond(
-            request, body, COMPLETION, prompts=prompts, sampling=sampling, deadline=deadline
-        )
+        return await self._respond(request, COMPLETION_KIND)
 
-    def _respond(
-        self,
-        request: Request,
-        body: Body,
-        dialect: Dialect,
-        *,
-        prompts: Sequence[Prompt],
-        sampling: SamplingParams,
-        deadline: float,
-    ) -> GenerationResponse:
-        head = Head(
-            id=f"{dialect.id_prefix}-{new_id()}", created=int(time.time()), model=body.model
+    async def _respond(self, request: Request, kind: Kind) -> GenerationResponse:
+        deadline = self.serving.deadline(request)
+        body = await read_body(request, deadline)
+        asked = read_asked(body, kind.asked)
+        posted = Posted(
+            kind=kind, body=body, asked=asked, deadline=deadline, trace=trace_of(request.scope)
         )
-        generation = Generation(
-            model=self.serving.resolve(request, body.model),
-            requests=[
-                GenerationRequest(
-                    request_id=f"{head.id}-{number}",
-                    prompt=prompt,
-                    sampling=sampling,
-                    deadline=deadline,
-                )
-                for number, prompt in enumerate(prompts)
-            ],
-            deadline=deadline,
-            stream=bool(body.stream),
-            wire=partial(OpenAIWire, dialect, head, include_usage=_include_usage(body)),
-        )
-        return GenerationResponse(self.serving, generation)
+        model = self.serving.resolve(request, asked.model)
+        work = OpenAIWork(model, posted, self._kept_bytes)
+        return GenerationResponse(self.serving, work)
 
     def _cards(self) -> list[ModelCard]:
         """A card for each available version; the active one goes by the model's plain name."""
@@ -128,12 +90,10 @@ def _card(status: ModelStatus) -> ModelCard:
         version=status.model_id,
         state=status.state,
         max_model_len=status.info.max_model_len if status.info else None,
+        # Whoever is in front of us takes one of us for a server that goes on after tokens.
+        owned_by="headrace-gateway" if _has_upstreams(status) else "headrace",
     )
 
 
-def _include_usage(body: Body) -> bool:
-    if body.stream_options is None:
-        return False
-    if not body.stream:
-        raise InvalidRequestError("stream_options needs stream: true.", param="stream_options")
-    return bool(body.stream_options.include_usage)
+def _has_upstreams(status: ModelStatus) -> bool:
+    return any(endpoint.kind == "upstream" for endpoint in status.endpoints)

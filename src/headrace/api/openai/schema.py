@@ -3,9 +3,10 @@
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from headrace.api.sampling import (
+    MAX_CHOICES,
     MAX_PROMPT_TOKENS,
     MAX_TOP_LOGPROBS,
     Choices,
@@ -22,7 +23,10 @@ from headrace.api.sampling import (
     TokenId,
     TopK,
     TopP,
+    User,
 )
+
+MAX_CHARACTERS = 1 << 31
 
 ModelName = Annotated[
     str, Meta(min_length=1, max_length=256, description="A served model: name or name@version.")
@@ -74,6 +78,25 @@ class UnservedFields(msgspec.Struct, kw_only=True):
     web_search_options: Unsupported = None
 
 
+class AnsweredBody(msgspec.Struct, kw_only=True):
+    """What the client has of one choice, from a server that ended before it was whole."""
+
+    token_ids: Annotated[list[TokenId], Meta(max_length=MAX_PROMPT_TOKENS)] = []
+    num_characters: Annotated[
+        int, Meta(ge=0, le=MAX_CHARACTERS, description="Of its text that the client has.")
+    ] = 0
+    is_finished: bool = False
+
+
+Answered = Annotated[
+    list[AnsweredBody | None],
+    Meta(
+        max_length=MAX_CHOICES,
+        description="An answer begun elsewhere, choice by choice: only what follows is sent.",
+    ),
+]
+
+
 class SamplingFields(UnservedFields, kw_only=True):
     """What chat and completions have in common."""
 
@@ -95,7 +118,11 @@ class SamplingFields(UnservedFields, kw_only=True):
     skip_special_tokens: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: Ignored = None
+    return_token_ids: (
+        Annotated[bool, Meta(description="Whether choices carry their `token_ids`.")] | None
+    ) = None
+    answered: Answered | None = None
+    user: User | None = None
     metadata: Ignored = None
     parallel_tool_calls: Ignored = None
     prompt_cache_key: Ignored = None
@@ -218,6 +245,7 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: ChatLogprobs | None
     finish_reason: Literal["stop", "length"]
     stop_reason: str | int | None
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,7 +257,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     system_fingerprint: str
     choices: list[ChatChoice]
-    usage: UsageBody
+    usage: UsageBody | None
 
 
 class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -240,6 +268,7 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: CompletionLogprobs | None
     finish_reason: Literal["stop", "length"]
     stop_reason: str | int | None
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -251,7 +280,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     system_fingerprint: str
     choices: list[CompletionChoice]
-    usage: UsageBody
+    usage: UsageBody | None
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):

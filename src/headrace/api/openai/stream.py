@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from headrace.api.openai.offsets import TextOffsets
 from headrace.api.openai.schema import (
@@ -30,6 +31,8 @@ from headrace.generation import Chunk, ModelInfo, TokenLogprob, Usage
 DONE = b"data: [DONE]\n\n"
 # JSON has no infinity; OpenAI writes this for tokens that cannot come.
 LEAST_LOGPROB = -9999.0
+
+TokenIds = list[int] | UnsetType
 
 _encode = msgspec.json.Encoder().encode
 
@@ -61,34 +64,41 @@ class OpenAIWire:
         info: ModelInfo,
         *,
         include_usage: bool,
+        return_token_ids: bool = False,
     ) -> None:
         self._dialect = dialect
         self._head = head
         self._fingerprint = info.fingerprint
         self._logprobs = dialect.logprobs()
         self._include_usage = include_usage
+        self._return_token_ids = return_token_ids
         self._prefixes: dict[int, bytes] = {}
         self._opening = self._event_opening()
         self._closing = b',"usage":null}\n\n' if include_usage else b"}\n\n"
-        self._plain = (
-            dialect.after_text + b',"logprobs":null,"finish_reason":null}]' + self._closing
-        )
+        self._plain = dialect.after_text + b',"logprobs":null,"finish_reason":null'
+        self._end = b"}]" + self._closing
+        self._plain_end = self._plain + self._end
 
     def event(self, chunk: Chunk) -> bytes:
         prefix = self._prefixes.get(chunk.index)
         if prefix is None:
             return self._first_event(chunk)
-        if chunk.finish_reason is None and chunk.logprobs is None:
-            return prefix + _encode(chunk.text) + self._plain if chunk.text else b""
-        return self._full_event(prefix, chunk)
+        if chunk.finish_reason is not None or chunk.logprobs is not None:
+            return self._full_event(prefix, chunk)
+        if not self._return_token_ids:
+            return prefix + _encode(chunk.text) + self._plain_end if chunk.text else b""
+        if not (chunk.text or chunk.token_ids):
+            return b""
+        start = prefix + _encode(chunk.text) + self._plain
+        return start + b',"token_ids":' + _encode(chunk.token_ids) + self._end
 
-    def ending(self, usage: Usage) -> bytes:
-        if not self._include_usage:
+    def ending(self, usage: Usage | None) -> bytes:
+        if not self._include_usage or usage is None:
             return DONE
         opening = self._opening.removesuffix(b'{"index":')
         return opening + b'],"usage":' + _encode(usage_body(usage)) + b"}\n\n" + DONE
 
-    def answer(self, chunks: list[Chunk], usage: Usage) -> bytes:
+    def answer(self, chunks: list[Chunk], usage: Usage | None) -> bytes:
         choices = sorted(fold_chunks(chunks), key=lambda chunk: chunk.index)
         return _encode(
             self._dialect.answer(
@@ -96,10 +106,14 @@ class OpenAIWire:
                 created=self._head.created,
                 model=self._head.model,
                 system_fingerprint=self._fingerprint,
-                choices=[self._dialect.choice(c, self._rendered_logprobs(c)) for c in choices],
-                usage=usage_body(usage),
+                choices=[self._choice(chunk) for chunk in choices],
+                usage=None if usage is None else usage_body(usage),
             )
         )
+
+    def _choice(self, chunk: Chunk) -> ChatChoice | CompletionChoice:
+        token_ids = chunk.token_ids if self._return_token_ids else UNSET
+        return self._dialect.choice(chunk, self._rendered_logprobs(chunk), token_ids)
 
     def _first_event(self, chunk: Chunk) -> bytes:
         start = self._opening + b"%d" % chunk.index
@@ -118,8 +132,8 @@ class OpenAIWire:
                 b',"finish_reason":',
                 _encode(chunk.finish_reason),
                 b',"stop_reason":%s' % _encode(chunk.stop_reason) if chunk.finish_reason else b"",
-                b"}]",
-                self._closing,
+                b',"token_ids":%s' % _encode(chunk.token_ids) if self._return_token_ids else b"",
+                self._end,
             )
         )
 
@@ -193,7 +207,7 @@ class Dialect:
     after_text: bytes
     logprobs: Callable[[], Logprobs]
     answer: Callable[..., Any]
-    choice: Callable[[Chunk, Any], ChatChoice | CompletionChoice]
+    choice: Callable[[Chunk, Any, TokenIds], ChatChoice | CompletionChoice]
 
 
 def usage_body(usage: Usage) -> UsageBody:
@@ -205,23 +219,27 @@ def usage_body(usage: Usage) -> UsageBody:
     )
 
 
-def _chat_choice(chunk: Chunk, logprobs: ChatLogprobs | None) -> ChatChoice:
+def _chat_choice(chunk: Chunk, logprobs: ChatLogprobs | None, token_ids: TokenIds) -> ChatChoice:
     return ChatChoice(
         index=chunk.index,
         message=AnswerMessage(chunk.text),
         logprobs=logprobs,
         finish_reason=_finish_reason(chunk),
         stop_reason=chunk.stop_reason,
+        token_ids=token_ids,
     )
 
 
-def _completion_choice(chunk: Chunk, logprobs: CompletionLogprobs | None) -> CompletionChoice:
+def _completion_choice(
+    chunk: Chunk, logprobs: CompletionLogprobs | None, token_ids: TokenIds
+) -> CompletionChoice:
     return CompletionChoice(
         index=chunk.index,
         text=chunk.text,
         logprobs=logprobs,
         finish_reason=_finish_reason(chunk),
         stop_reason=chunk.stop_reason,
+        token_ids=token_ids,
     )
 
 
