@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint
 .PHONY: help serve native test sanitize check format bench docs clean
 
 NATIVE_CODE := $(wildcard $(addprefix native/,$(foreach end,h cpp,src/*.$(end) src/*/*.$(end) \
-	tests/*.$(end) tests/*/*.$(end) bench/*.$(end))))
+	tests/*.$(end) tests/*/*.$(end) bench/*.$(end)))) $(wildcard benchmarks/*/*.h benchmarks/*/*.cpp)
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

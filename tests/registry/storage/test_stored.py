@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.endpoints import RoutingConfig, UpstreamConfig
+from headrace.endpoints import MAX_WEIGHT, MIN_WEIGHT, RoutingConfig, UpstreamConfig
 from headrace.registry.spec import ModelSpec
 from headrace.registry.storage.stored import declaration_digest, spec_from_json, spec_to_json
 
@@ -19,7 +19,7 @@ upstreams = st.builds(
     UpstreamConfig,
     url=st.sampled_from(["http://a/v1", "https://b:8443/team/v1/"]),
     name=st.sampled_from(["", "gpu"]),
-    weight=st.floats(0, 1e9),
+    weight=st.just(0.0) | st.floats(MIN_WEIGHT, MAX_WEIGHT),
     api_key_env=st.none() | st.just("KEY"),
     model=st.none() | st.just("org/model"),
     dialect=st.none() | st.sampled_from(["openai", "vllm"]),
