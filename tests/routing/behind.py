@@ -11,7 +11,7 @@ from headrace.endpoints import EndpointStatus, RelayRequest, RoutingConfig, Upst
 from headrace.generation import GenerationRequest, Prompt, SamplingParams
 from headrace.routing.policy import RoutingPolicy
 from headrace.routing.router import VersionRouter
-from routing.upstream.misbehaving_server import MisbehavingServer, Peer, Script
+from routing.upstream.misbehaving_server import STREAM_HEAD, MisbehavingServer, Peer, Script
 
 BODY = b'{"model": "m", "prompt": "Hi", "stream": %s}'
 QUICK = RoutingPolicy(retry_delay=0.001, max_retry_delay=0.002, slow_start_time=0.0)
@@ -140,3 +140,24 @@ async def healthy(peer: Peer) -> bool:
         await peer.answer('{"object": "list", "data": [{"id": "m", "owned_by": "vllm"}]}')
         return True
     return False
+
+
+# What a server may do before its answer has begun
+
+
+async def hang(peer: Peer) -> None:
+    await peer.gone()
+
+
+async def hang_after_the_head(peer: Peer) -> None:
+    await peer.send(STREAM_HEAD)
+    await peer.gone()
+
+
+async def drop(peer: Peer) -> None:
+    peer.abort()
+
+
+async def drop_after_the_head(peer: Peer) -> None:
+    await peer.send(STREAM_HEAD)
+    peer.close()

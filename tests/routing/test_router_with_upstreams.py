@@ -25,7 +25,17 @@ from headrace.routing.upstream.errors import (
     UpstreamFaultError,
     UpstreamUnreachableError,
 )
-from routing.behind import QUICK, ask, behind, gone, healthy
+from routing.behind import (
+    QUICK,
+    ask,
+    behind,
+    drop,
+    drop_after_the_head,
+    gone,
+    hang,
+    hang_after_the_head,
+    healthy,
+)
 from routing.upstream.misbehaving_server import (
     DONE,
     STREAM_HEAD,
@@ -45,24 +55,6 @@ async def good(peer: Peer) -> None:
 
 
 # Before the answer has begun
-
-
-async def hang(peer: Peer) -> None:
-    await peer.gone()
-
-
-async def hang_after_the_head(peer: Peer) -> None:
-    await peer.send(STREAM_HEAD)
-    await peer.gone()
-
-
-async def drop(peer: Peer) -> None:
-    peer.abort()
-
-
-async def drop_after_the_head(peer: Peer) -> None:
-    await peer.send(STREAM_HEAD)
-    peer.close()
 
 
 async def no_http(peer: Peer) -> None:

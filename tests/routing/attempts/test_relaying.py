@@ -22,7 +22,16 @@ from headrace.routing.upstream.errors import (
     UpstreamFaultError,
     UpstreamUnreachableError,
 )
-from routing.behind import QUICK, behind, gone, passed_on
+from routing.behind import (
+    QUICK,
+    behind,
+    drop,
+    drop_after_the_head,
+    gone,
+    hang,
+    hang_after_the_head,
+    passed_on,
+)
 from routing.upstream.misbehaving_server import DONE, STREAM_HEAD, WHOLE, Peer, event, text
 
 ANSWER = json.dumps({"choices": [{"text": "Hello you"}], "usage": None})
@@ -42,24 +51,6 @@ def whole(*, is_stream: bool) -> bytes:
 
 
 # Before the answer has begun
-
-
-async def hang(peer: Peer) -> None:
-    await peer.gone()
-
-
-async def hang_after_the_head(peer: Peer) -> None:
-    await peer.send(STREAM_HEAD)
-    await peer.gone()
-
-
-async def drop(peer: Peer) -> None:
-    peer.abort()
-
-
-async def drop_after_the_head(peer: Peer) -> None:
-    await peer.send(STREAM_HEAD)
-    peer.close()
 
 
 async def drop_within_an_event(peer: Peer) -> None:
