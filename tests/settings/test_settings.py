@@ -1,5 +1,3 @@
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,32 +14,14 @@ from headrace.settings import (
     GoldenSection,
     LimitsSection,
     ModelSection,
-    Settings,
     default_state_dir,
     is_loopback,
     load_settings,
     requested_spec,
 )
+from settings.conftest import Load
 
 ONE_MODEL = {"models": [{"source": "smollm2"}]}
-Load = Callable[..., Settings]
-
-
-@pytest.fixture(autouse=True)
-def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in list(os.environ):
-        if name.upper().startswith("HEADRACE_") and "__" in name:
-            monkeypatch.delenv(name)
-
-
-@pytest.fixture
-def load(tmp_path: Path) -> Load:
-    def load_text(text: str = "", **overrides: object) -> Settings:
-        path = tmp_path / "headrace.toml"
-        path.write_text(text)
-        return load_settings(path, overrides)
-
-    return load_text
 
 
 def refusal(load: Load, text: str = "", **overrides: object) -> str:
